@@ -1,0 +1,42 @@
+"""What every encoder promises: images or texts in, float32 rows of unit length out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol, runtime_checkable
+
+from recap.errors import ImageError
+from recap.types import ImageLike, Vectors
+
+
+@runtime_checkable
+class ImageEncoder(Protocol):
+    """Images to vectors. A vector depends on its image only, never on its neighbours in the batch."""
+
+    name: str
+    fingerprint: str
+    """Changes whenever the vectors would: weights, preprocessing, pooling."""
+    dimension: int
+
+    def encode_images(self, images: Sequence[ImageLike], *, progress: bool = False) -> Vectors:
+        """Return one unit row for each image; the first unreadable one raises ``ImageError``."""
+        ...
+
+    def encode_each(self, images: Iterable[ImageLike]) -> Iterator[Vectors | ImageError]:
+        """Yield for each image, in order, its vector or the reason why there is none."""
+        ...
+
+
+@runtime_checkable
+class TextEncoder(Protocol):
+    """Texts to vectors. A vector depends on its text only, never on its neighbours in the batch."""
+
+    name: str
+    fingerprint: str
+    dimension: int
+    truncated: int
+    """How many texts so far were longer than the window and have been cut before the end token."""
+
+    def encode_texts(self, texts: Sequence[str], *, progress: bool = False) -> Vectors:
+        """Return one unit row for each text."""
+        ...

@@ -1,0 +1,51 @@
+"""What can go wrong, said so that the reader knows what to do about it."""
+
+from __future__ import annotations
+
+
+class RecapError(Exception):
+    """Base of every error that recap raises on purpose."""
+
+
+class InputError(RecapError, ValueError):
+    """Something the caller passed cannot be used: wrong shape, NaN, empty, unknown name."""
+
+
+class ImageError(InputError):
+    """A picture that cannot be read. A batch reports it and goes on."""
+
+
+class EncoderMismatchError(InputError):
+    """Vectors of two different encoders were about to be mixed."""
+
+
+class MissingExtraError(RecapError, ImportError):
+    """An optional part is not installed."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what} needs an optional part: pip install 'recap-captioner[{extra}]'")
+        self.extra = extra
+
+
+class AssetError(RecapError):
+    """Weights or data could not be brought onto this machine."""
+
+
+class OfflineError(AssetError):
+    """The source of an asset could not be reached."""
+
+
+class BrokenDownloadError(AssetError):
+    """A download arrived incomplete or is not what it should be."""
+
+
+class ChecksumError(AssetError):
+    """A file's sha256 differs from the pinned one."""
+
+
+class DiskFullError(AssetError):
+    """There is no room left for what was to be written."""
+
+
+class PackError(RecapError):
+    """A pack or a datastore on disk is missing, incomplete or of an unknown version."""

@@ -1,0 +1,95 @@
+"""The small frozen values that travel between the rooms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Vectors: TypeAlias = npt.NDArray[np.float32]
+"""Rows of float32; unit length unless said otherwise."""
+
+ImageLike: TypeAlias = "str | Path | bytes | Image"
+"""A path, the bytes of a file, or a decoded picture."""
+
+Origin = Literal["lm", "retrieved"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One picture and the captions people wrote for it."""
+
+    image: ImageLike
+    captions: tuple[str, ...]
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A caption of the datastore that was retrieved for an image."""
+
+    text: str
+    similarity: float
+    source: str = ""
+    synthetic: bool = False
+    image_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A sentence that might become the caption."""
+
+    text: str
+    score: float
+    """The value of the selection rule; the best candidate becomes the caption."""
+    cosine: float
+    """The aligned cosine with the image: the paper's rule."""
+    origin: Origin
+    logprob: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Caption:
+    """What recap says about an image, with its reasons."""
+
+    text: str
+    score: float
+    """The aligned cosine of caption and image (aCLIP-S before clipping at zero)."""
+    evidence: tuple[Evidence, ...]
+    candidates: tuple[Candidate, ...]
+    selection: str
+    """The rule that chose among the candidates."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the caption as plain values, ready for json."""
+        values = asdict(self)
+        values["caption"] = values.pop("text")
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What a language model is given for one image."""
+
+    text: str
+    """The rendered prompt, for models that read text."""
+    captions: Sequence[str]
+    """The retrieved captions in prompt order, for models that read captions."""
+    vector: Vectors | None = None
+    """The image as a point in caption space, for models that read vectors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """One sentence a language model wrote."""
+
+    text: str
+    logprob: float
+    """The sum of the log-probabilities of its tokens under the model, before temperature and cuts."""
