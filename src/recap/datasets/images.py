@@ -1,0 +1,38 @@
+"""Which files of a folder are pictures, in an order that does not change."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+IMAGE_SUFFIXES = frozenset(
+    {".avif", ".bmp", ".gif", ".heic", ".heif", ".jfif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
+)
+
+
+def find_images(inputs: Iterable[str | Path]) -> Iterator[Path]:
+    """Yield the pictures that files, folders (searched through) and glob patterns name.
+
+    A file is taken whatever its suffix, so that a wrong one is reported rather than passed over in silence.
+    A name that matches nothing is yielded as it is: reading it gives the error. Nothing is yielded twice.
+    """
+    seen: set[Path] = set()
+    for given in inputs:
+        for path in _matches(Path(given)):
+            if path not in seen:
+                seen.add(path)
+                yield path
+
+
+def _matches(path: Path) -> Iterator[Path]:
+    if path.is_dir():
+        yield from sorted(
+            child for child in path.rglob("*") if child.suffix.lower() in IMAGE_SUFFIXES and child.is_file()
+        )
+    elif not path.exists() and glob.has_magic(str(path)):
+        found = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 - absolute patterns, which Path.glob refuses
+        for match in found or [str(path)]:
+            yield from _matches(Path(match)) if match != str(path) else [path]
+    else:
+        yield path
