@@ -1,0 +1,9 @@
+"""Pairs of image and caption vectors in, one linear map out."""
+
+from __future__ import annotations
+
+from recap.alignment.mapping import METHODS, LinearAlignment
+from recap.alignment.search import search_beta
+from recap.alignment.statistics import PairStatistics
+
+__all__ = ["METHODS", "LinearAlignment", "PairStatistics", "search_beta"]

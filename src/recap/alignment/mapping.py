@@ -1,0 +1,216 @@
+"""The estimator: ``LinearAlignment().fit(images, texts)``, then ``transform`` both sides and take dot products."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from recap.alignment import solvers
+from recap.alignment.rows import as_rows, assign_captions, unit_rows
+from recap.alignment.solvers import Matrix
+from recap.alignment.statistics import Moments, PairStatistics
+from recap.alignment.storage import read_tensors, write_tensors
+from recap.errors import InputError
+from recap.types import Vectors
+
+_KIND = "linear-alignment"
+
+
+class LinearAlignment:
+    """One linear map from image vectors into caption space, fitted in closed form.
+
+    Vectors are made unit length, the means of the fitted pairs are subtracted, and images are mapped by W: ``e ~ W f``.
+    Image and text vectors may have different dimensions, except for ``identity`` and ``beta-procrustes``.
+
+    Args:
+        method: one of ``METHODS``.
+        ridge: strength of ``ridge``, in units of the mean eigenvalue of F'F.
+        beta: for ``beta-procrustes``, how far to go from the orthogonal map (0) to the identity (1).
+        center: whether to subtract the means; without it ``identity`` gives the plain cosine.
+    """
+
+    W_: Vectors
+    """The map, d_text x d_image."""
+    image_mean_: Vectors
+    text_mean_: Vectors
+    n_pairs_: float
+    image_encoder_: str
+    """Fingerprint of the encoder whose vectors were fitted; empty if it was not given."""
+    text_encoder_: str
+    statistics_: PairStatistics
+    """What W_ was solved from; a file that ``save`` writes does not hold it."""
+
+    def __init__(
+        self, method: str = "procrustes", *, ridge: float = 0.1, beta: float = 0.85, center: bool = True
+    ) -> None:
+        self.method = method
+        self.ridge = ridge
+        self.beta = beta
+        self.center = center
+
+    @classmethod
+    def from_statistics(cls, statistics: PairStatistics, method: str = "procrustes", **settings: Any) -> Self:
+        """Return the alignment of pairs whose statistics are there already; ``settings`` are those of the class."""
+        return cls(method, **settings)._solve(statistics)
+
+    def fit(
+        self,
+        images: npt.ArrayLike,
+        texts: npt.ArrayLike,
+        groups: npt.ArrayLike | None = None,
+        sample_weight: npt.ArrayLike | None = None,
+    ) -> Self:
+        """Fit the map to rows in pairs; ``groups`` gives for each text the row of its image where one has several."""
+        return self._solve(self._updated(None, images, texts, groups, sample_weight))
+
+    def partial_fit(
+        self,
+        images: npt.ArrayLike,
+        texts: npt.ArrayLike,
+        groups: npt.ArrayLike | None = None,
+        sample_weight: npt.ArrayLike | None = None,
+    ) -> Self:
+        """Add pairs to those fitted so far, and solve again.
+
+        For many small blocks it is cheaper to ``update`` a ``PairStatistics`` and to solve once, ``from_statistics``.
+        """
+        known: PairStatistics | None = getattr(self, "statistics_", None)
+        if known is None and hasattr(self, "W_"):
+            raise InputError("an alignment read from a file holds no statistics: load those and use from_statistics")
+        return self._solve(self._updated(known, images, texts, groups, sample_weight))
+
+    def transform(self, images: npt.ArrayLike) -> Vectors:
+        """Return images as unit rows of the centred caption space; an image equal to the mean stays zero."""
+        self._check_fitted()
+        centred = _centred(images, "images", self.image_mean_)
+        return _unit_or_zero(centred @ self.W_.T)
+
+    def transform_texts(self, texts: npt.ArrayLike) -> Vectors:
+        """Return texts as unit rows of the centred caption space: dot products with images are aligned cosines."""
+        self._check_fitted()
+        return _unit_or_zero(_centred(texts, "texts", self.text_mean_))
+
+    def score(self, images: npt.ArrayLike, texts: npt.ArrayLike, groups: npt.ArrayLike | None = None) -> float:
+        """Return the mean aligned cosine over the pairs."""
+        image_rows, text_rows = self.transform(images), self.transform_texts(texts)
+        assign_captions(len(image_rows), len(text_rows), groups, None)
+        paired = image_rows if groups is None else image_rows[np.asarray(groups)]
+        return float(np.einsum("ij,ij->i", paired, text_rows).mean(dtype=np.float64))
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the settings, as scikit-learn's tools ask for them."""
+        return {"method": self.method, "ridge": self.ridge, "beta": self.beta, "center": self.center}
+
+    def set_params(self, **settings: Any) -> Self:
+        """Change settings; the next ``fit`` uses them."""
+        unknown = sorted(settings.keys() - self.get_params().keys())
+        if unknown:
+            raise InputError(f"unknown setting {', '.join(unknown)}; there are {', '.join(self.get_params())}")
+        for name, value in settings.items():
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        return f"LinearAlignment({', '.join(f'{name}={value!r}' for name, value in self.get_params().items())})"
+
+    def save(self, path: str | Path) -> None:
+        """Write map, means and settings as a safetensors file."""
+        self._check_fitted()
+        tensors = {"W": self.W_, "image_mean": self.image_mean_, "text_mean": self.text_mean_}
+        facts = {"settings": json.dumps(self.get_params()), "n_pairs": repr(self.n_pairs_)}
+        encoders = {"image_encoder": self.image_encoder_, "text_encoder": self.text_encoder_}
+        write_tensors(Path(path), _KIND, tensors, facts | encoders)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read an alignment that ``save`` wrote; it transforms, but holds no statistics to fit further."""
+        tensors, facts = read_tensors(Path(path), _KIND, ["W", "image_mean", "text_mean"], ["settings", "n_pairs"])
+        loaded = cls(**json.loads(facts["settings"]))
+        loaded.W_, loaded.image_mean_, loaded.text_mean_ = (tensors[name] for name in ("W", "image_mean", "text_mean"))
+        loaded.n_pairs_ = float(facts["n_pairs"])
+        loaded.image_encoder_, loaded.text_encoder_ = facts.get("image_encoder", ""), facts.get("text_encoder", "")
+        return loaded
+
+    def _updated(
+        self,
+        known: PairStatistics | None,
+        images: npt.ArrayLike,
+        texts: npt.ArrayLike,
+        groups: npt.ArrayLike | None,
+        weights: npt.ArrayLike | None,
+    ) -> PairStatistics:
+        self._check_method()
+        image_rows, text_rows = as_rows(images, "images"), as_rows(texts, "texts")
+        # a copy, since the caller may have handed in these statistics and solve other maps from them
+        statistics = deepcopy(known) if known else PairStatistics.zeros(image_rows.shape[1], text_rows.shape[1])
+        return statistics.update(image_rows, text_rows, groups, weights=weights)
+
+    def _solve(self, statistics: PairStatistics) -> Self:
+        self._check_method()
+        moments = statistics.centred() if self.center else statistics.uncentred()
+        if self.method != "identity":
+            _check_related(moments, statistics.pairs)
+        self.W_ = SOLVERS[self.method](moments, self, statistics.rcond).astype(np.float32)
+        self.image_mean_ = moments.image_mean.astype(np.float32)
+        self.text_mean_ = moments.text_mean.astype(np.float32)
+        self.n_pairs_ = statistics.pairs
+        self.image_encoder_, self.text_encoder_ = statistics.image_encoder, statistics.text_encoder
+        self.statistics_ = statistics
+        return self
+
+    def _check_method(self) -> None:
+        if self.method not in SOLVERS:
+            raise InputError(f"unknown method {self.method!r}; there are {', '.join(SOLVERS)}")
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "W_"):
+            raise InputError("this alignment is not fitted yet: call fit(images, texts) first")
+
+
+Solver = Callable[[Moments, LinearAlignment, float], Matrix]
+
+SOLVERS: dict[str, Solver] = {
+    "procrustes": lambda m, settings, rcond: solvers.procrustes(m.cross),
+    "ols": lambda m, settings, rcond: solvers.ols(_gram(m), m.cross, rcond=rcond),
+    "ridge": lambda m, settings, rcond: solvers.ridge(_gram(m), m.cross, settings.ridge, rcond=rcond),
+    "beta-procrustes": lambda m, settings, rcond: solvers.beta_procrustes(m.cross, settings.beta),
+    "identity": lambda m, settings, rcond: solvers.identity(m.cross),
+}
+"""Closed forms, from moments alone. A method that needs the rows themselves cannot be one of these."""
+
+METHODS: tuple[str, ...] = tuple(SOLVERS)
+
+
+def _gram(moments: Moments) -> Matrix:
+    if moments.gram is None:
+        raise InputError("ols and ridge need F'F, which these statistics were made without (gram=False)")
+    return moments.gram
+
+
+def _check_related(moments: Moments, pairs: float) -> None:
+    """Refuse moments that say nothing about a direction: whatever map came out of them would be arbitrary."""
+    if np.abs(moments.cross).max() <= 1e-9 * pairs:
+        raise InputError(
+            "images and texts do not vary together: one image or one text only, or all of them equal; fit more pairs, "
+            "or use center=False"
+        )
+
+
+def _centred(values: npt.ArrayLike, what: str, mean: Vectors) -> Vectors:
+    """Return unit rows minus the mean; what rounding leaves of a row equal to the mean becomes zero."""
+    rows = unit_rows(as_rows(values, what, len(mean)), what).astype(np.float32)
+    rows -= mean
+    rows[np.einsum("ij,ij->i", rows, rows) < 1e-12] = 0
+    return rows
+
+
+def _unit_or_zero(rows: Vectors) -> Vectors:
+    lengths: Vectors = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    lengths[lengths == 0] = 1
+    return rows / lengths[:, None]

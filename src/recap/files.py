@@ -1,0 +1,134 @@
+"""Writes that a crash cannot tear: the old file or the new one, never a part of either."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from recap.errors import DiskFullError
+
+TEMPORARY_SUFFIX = ".tmp"
+"""The end of every temporary name, so that leftovers of a killed process can be told apart."""
+
+
+@contextmanager
+def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
+    """Yield a binary file that takes the place of ``path`` when the block ends, and vanishes if it raises.
+
+    The content is on the disk before the name changes. A library that wants a path finds one in the file's ``name``.
+    """
+    target = Path(os.path.realpath(path))
+    temporary = _temporary_beside(target)
+    with _explained(target):
+        try:
+            with temporary.open("xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(target)
+            _sync_folder(target.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Write ``value`` to ``path`` as readable json, atomically."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=2) + "\n"
+    with atomic_write(path) as file:
+        file.write(text.encode())
+
+
+@contextmanager
+def atomic_folder(path: str | Path) -> Iterator[Path]:
+    """Yield an empty folder that takes the place of ``path`` when the block ends, and vanishes if it raises.
+
+    Where the system cannot exchange two names in one step, a kill between two renames leaves the old folder
+    beside the path, under a hidden name ending in ``.tmp``.
+    """
+    target = Path(os.path.realpath(path))
+    temporary = _temporary_beside(target)
+    with _explained(target):
+        try:
+            temporary.mkdir(parents=True)
+            yield temporary
+            for file in temporary.rglob("*"):
+                _sync_folder(file) if file.is_dir() else _sync_file(file)
+            _sync_folder(temporary)
+            _put_in_place(temporary, target)
+            _sync_folder(target.parent)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def exclusive(path: str | Path) -> Iterator[None]:
+    """Let one process at a time into the block; ``path`` is the lock's file and stays. Does nothing on Windows."""
+    if sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    with Path(path).open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _temporary_beside(target: Path) -> Path:
+    return target.with_name(f".{target.name}.{secrets.token_hex(6)}{TEMPORARY_SUFFIX}")
+
+
+@contextmanager
+def _explained(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFullError(f"no room left on the disk to write {target}; free some space and try again") from error
+        raise
+
+
+def _put_in_place(new: Path, target: Path) -> None:
+    """Rename ``new`` to ``target``; what was there before ends up under the name ``new``."""
+    if not target.exists():
+        new.rename(target)
+    elif not _exchange(new, target):
+        old = _temporary_beside(target)
+        target.rename(old)
+        new.rename(target)
+        old.rename(new)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swap two names in one step where the kernel can (Linux); say whether it did."""
+    if not sys.platform.startswith("linux"):
+        return False
+    at_current_folder, exchange = -100, 2
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)
+    if rename is None:
+        return False
+    return bool(rename(at_current_folder, os.fsencode(one), at_current_folder, os.fsencode(other), exchange) == 0)
+
+
+def _sync_file(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _sync_folder(path: Path) -> None:
+    """Bring a rename to the disk; Windows has no such call and needs none."""
+    if sys.platform == "win32":
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

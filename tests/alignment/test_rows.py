@@ -1,0 +1,119 @@
+"""What comes in: shapes, lengths, weights, and which text belongs to which image."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recap.alignment import rows as rows_module
+from recap.alignment.rows import as_rows, assign_captions, check_weights, inverse_lengths, unit_rows
+from recap.errors import InputError
+
+FLOAT32 = np.dtype(np.float32)
+
+
+def test_unit_rows_have_length_one_whatever_their_scale() -> None:
+    vectors = np.random.default_rng(0).standard_normal((6, 5)).astype(np.float32)
+    scaled = vectors * np.float32([1, 1e-6, 1e6, 1e-30, 1e30, 3])[:, None]
+    expected = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    assert np.allclose(unit_rows(scaled, "images"), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int32])
+def test_any_precision_comes_in_and_none_is_lost(dtype: type) -> None:
+    unit = unit_rows(np.array([[3, 4], [0, 2]], dtype=dtype), "images")
+    assert unit.dtype == (np.float32 if dtype in (np.float16, np.float32) else np.float64)
+    assert np.allclose(unit, [[0.6, 0.8], [0, 1]])
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_rows_that_are_not_finite_are_named(bad: float) -> None:
+    vectors = np.ones((5000, 3), dtype=np.float32)
+    vectors[[7, 4321], 1] = bad
+    with pytest.raises(InputError, match=r"images: row 7, 4321 holds NaN or infinite values"):
+        inverse_lengths(vectors, "images", FLOAT32)
+
+
+def test_zero_rows_are_named_and_a_long_list_is_cut() -> None:
+    with pytest.raises(InputError, match=r"texts: row 1 holds only zeros"):
+        inverse_lengths(np.array([[1.0, 0], [0, 0]]), "texts", FLOAT32)
+    with pytest.raises(InputError, match=r"row 0, 1, 2, 3, 4 \(and 15 more\)"):
+        inverse_lengths(np.zeros((20, 2)), "texts", FLOAT32)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (np.ones(3), "one vector a row"),
+        (np.ones((2, 2, 2)), "one vector a row"),
+        (np.ones((0, 3)), "no vectors"),
+        (np.ones((3, 0)), "no vectors"),
+        ([["a", "b"]], "real numbers"),
+        (np.ones((2, 2), dtype=complex), "real numbers"),
+        (np.ones((2, 4)), "expected vectors of 3 numbers, got 4"),
+    ],
+)
+def test_arrays_that_are_no_rows_are_refused(values: object, message: str) -> None:
+    with pytest.raises(InputError, match=f"images: .*{message}"):
+        as_rows(values, "images", 3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([1.0, 2.0], "expected one for each of 3 texts"),
+        ([1.0, -1.0, 1.0], "row 1 is not"),
+        ([1.0, 1.0, np.nan], "row 2 is not"),
+    ],
+)
+def test_weights_are_checked(weights: list[float], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        check_weights(weights, 3)
+
+
+@pytest.mark.parametrize(
+    ("images", "texts", "groups", "counts", "message"),
+    [
+        (3, 4, None, None, "3 images but 4 texts"),
+        (3, 3, [0, 1, 2], [1, 1, 1], "not both"),
+        (3, 3, [0, 1], None, "groups: expected one for each of 3 texts, got 2"),
+        (3, 3, [0, 1, 3], None, "text 2 belongs to image 3, but there are 3 images"),
+        (3, 3, [0, -1, 2], None, "text 1 belongs to image -1"),
+        (3, 3, [0.0, 1.0, 2.0], None, "whole numbers"),
+        (3, 3, [[0, 1, 2]], None, "whole numbers"),
+        (3, 3, None, [1, 2], "counts: expected one for each of 3 images, got 2"),
+        (3, 3, None, [1, 1, 2], "add up to 4, but there are 3 texts"),
+        (3, 3, None, [4, -1, 0], "cannot be negative, but row 1 is"),
+    ],
+)
+def test_assignments_that_do_not_fit_are_refused(
+    images: int, texts: int, groups: object, counts: object, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        assign_captions(images, texts, groups, counts)  # type: ignore[arg-type]
+
+
+@given(data=st.data(), images=st.integers(1, 12), ordered=st.booleans(), gathered=st.integers(1, 20))
+def test_sums_and_masses_equal_a_plain_loop(data: st.DataObject, images: int, ordered: bool, gathered: int) -> None:
+    groups = data.draw(st.lists(st.integers(0, images - 1), min_size=1, max_size=40))
+    groups = np.array(sorted(groups) if ordered else groups)
+    random = np.random.default_rng(len(groups))
+    texts, factors = random.standard_normal((len(groups), 3)), random.random(len(groups))
+    expected, masses = np.zeros((images, 3)), np.zeros(images)
+    for text, factor, image in zip(texts, factors, groups, strict=True):
+        expected[image] += factor * text
+        masses[image] += factor
+    captions = assign_captions(images, len(groups), groups, None)
+    cut = data.draw(st.integers(0, images - 1))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rows_module, "GATHERED_TEXTS", gathered)
+        halves = [
+            captions.sums(texts, factors, part)
+            for part in (slice(0, cut), slice(cut, images))
+            if part.stop > part.start
+        ]
+    assert np.allclose(np.vstack(halves), expected)
+    assert np.allclose(captions.masses(factors), masses)
+    assert np.array_equal(captions.masses(None), np.bincount(groups, minlength=images))

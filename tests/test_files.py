@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from recap.errors import DiskFullError
+from recap.files import atomic_folder, atomic_write, exclusive, write_json
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_file_appears_whole_and_only_at_the_end(tmp_path):
+    path = tmp_path / "a.bin"
+    path.write_bytes(b"old")
+    with atomic_write(path) as file:
+        file.write(b"new")
+        file.flush()
+        assert path.read_bytes() == b"old"
+    assert path.read_bytes() == b"new"
+    assert names(tmp_path) == ["a.bin"]
+
+
+def test_an_error_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "a.bin"
+    path.write_bytes(b"old")
+    with pytest.raises(TypeError), atomic_write(path) as file:
+        file.writelines([b"new", "not bytes"])
+    assert path.read_bytes() == b"old"
+    assert names(tmp_path) == ["a.bin"]
+
+
+def test_the_file_has_the_usual_permissions_and_links_stay_links(tmp_path):
+    (tmp_path / "real").write_bytes(b"")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with atomic_write(tmp_path / "link") as file:
+        file.write(b"x")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_bytes() == b"x"
+    (tmp_path / "plain").touch()
+    assert stat.S_IMODE((tmp_path / "real").stat().st_mode) == stat.S_IMODE((tmp_path / "plain").stat().st_mode)
+
+
+def test_a_full_disk_has_its_own_error(tmp_path, monkeypatch):
+    def full(handle):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(DiskFullError, match=r"a\.bin"), atomic_write(tmp_path / "a.bin") as file:
+        file.write(b"x")
+    assert names(tmp_path) == []
+
+
+def test_json_is_readable_and_refuses_nan(tmp_path):
+    write_json(tmp_path / "a.json", {"name": "Größe", "n": [1, 2]})
+    assert "Größe" in (tmp_path / "a.json").read_text(encoding="utf-8")
+    assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8")) == {"name": "Größe", "n": [1, 2]}
+    with pytest.raises(ValueError, match="JSON compliant"):
+        write_json(tmp_path / "a.json", float("nan"))
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_a_folder_is_swapped_in_whole(tmp_path, exchange, monkeypatch):
+    if not exchange:
+        monkeypatch.setattr("recap.files._exchange", lambda one, other: False)
+    target = tmp_path / "pack"
+    for content in ("first", "second"):
+        with atomic_folder(target) as folder:
+            (folder / "inner").mkdir()
+            (folder / "inner" / content).write_text(content)
+        assert names(target / "inner") == [content]
+        assert names(tmp_path) == ["pack"]
+    with pytest.raises(TypeError), atomic_folder(target) as folder:
+        (folder / "half").write_bytes("not bytes")
+    assert names(target) == ["inner"]
+    assert names(tmp_path) == ["pack"]
+
+
+def test_one_process_at_a_time(tmp_path):
+    counter, lock = tmp_path / "counter", tmp_path / "lock"
+    counter.write_text("0")
+    code = (
+        "import sys; from pathlib import Path; from recap.files import exclusive\n"
+        "for _ in range(100):\n"
+        "    with exclusive(sys.argv[2]):\n"
+        "        p = Path(sys.argv[1]); n = int(p.read_text()); p.write_text(str(n + 1))\n"
+    )
+    processes = [subprocess.Popen([sys.executable, "-c", code, counter, lock]) for _ in range(3)]
+    assert [process.wait() for process in processes] == [0, 0, 0]
+    assert counter.read_text() == "300"
+    with exclusive(lock):
+        pass
