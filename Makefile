@@ -1,0 +1,36 @@
+# make demo   caption the example pictures        make test    everything that CI checks
+# make lint   ruff and mypy only                  make bench   the benchmarks that need no other data
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test lint bench clean
+
+demo: .venv/core
+	$(BIN)/recap setup
+	$(BIN)/recap caption --explain examples/pictures
+
+test: .venv/all lint
+	$(BIN)/recap setup
+	$(BIN)/python -m pytest -n 2
+
+lint: .venv/all
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+bench: .venv/all
+	$(BIN)/python benchmarks/fit.py
+	$(BIN)/python benchmarks/retrieval.py
+	$(BIN)/python benchmarks/metrics.py
+
+clean:
+	rm -rf .venv
+
+.venv/core: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	touch $@
+
+.venv/all: .venv/core
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[clip,hf,ct2,dev]'
+	touch $@

@@ -1,0 +1,131 @@
+"""The packs that come with the package: the map is inside, the captions are fetched and embedded on first use.
+
+The map was fitted by ``tools/fit_builtin.py`` on COCO and Flickr8k pictures; the captions to retrieve from are those
+of COCO train2014 (CC BY 4.0), in which neither the test nor the validation pictures of Karpathy's split occur.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+
+from recap import pack
+from recap.alignment import LinearAlignment, PairStatistics
+from recap.assets import cache_dir, fetch
+from recap.datastore import Datastore
+from recap.encoders import Encoder, load_encoder
+from recap.encoders.cache import VectorCache
+from recap.errors import AssetError
+from recap.files import exclusive
+from recap.fitting import EXAMPLE_CAPTIONS, EXAMPLES
+from recap.language import WorkedExample
+from recap.settings import Settings
+
+CAPTIONS = 50_000
+"""So many captions are in the datastore unless more are asked for."""
+
+SOURCE = "coco-train2014"
+_ASSET = "coco-captions-train"
+_SEED = 2024
+_WORDS = range(2, 26)
+
+
+def builtin_pack(name: str, *, captions: int | None = None, progress: bool = False) -> Path:
+    """Return the folder of a built-in pack, made first if it is not there.
+
+    Args:
+        name: ``builtin`` or ``builtin-large``.
+        captions: how many captions to retrieve from, 0 for all; None takes what is there, or ``CAPTIONS``.
+        progress: whether to show a bar. A killed run goes on where it was.
+    """
+    home = cache_dir() / "packs" / f"{name}-{_version(name)}"
+    if captions is None and (home / pack.CONFIG).exists():
+        return home
+    wanted = CAPTIONS if captions is None else captions
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with exclusive(home.with_suffix(".lock")):
+        if not _is_there(home, wanted):
+            _make(name, home, wanted, progress)
+    return home
+
+
+def choose_captions(records: Sequence[tuple[str, str]], count: int) -> list[tuple[str, str]]:
+    """Return ``count`` (image id, caption) records (0: all) of 2 to 25 words, no caption twice, always the same."""
+    unique: dict[str, tuple[str, str]] = {}
+    for image_id, caption in records:
+        text = " ".join(caption.split())
+        if len(text.split()) in _WORDS:
+            unique.setdefault(text.casefold().rstrip(" ."), (image_id, text))
+    known = list(unique.values())
+    if not count or count >= len(known):
+        return known
+    chosen = random.Random(_SEED).sample(range(len(known)), count)
+    return [known[index] for index in sorted(chosen)]
+
+
+def _data(name: str, file: str) -> Path:
+    path = Path(__file__).parent / "data" / name / file
+    if not path.is_file():
+        raise AssetError(f"this installation of recap has no {name} pack: {path} is missing")
+    return path
+
+
+def _version(name: str) -> str:
+    """Return a short name for the map, so that a pack made with an older one is not taken for it."""
+    contents = (_data(name, file).read_bytes() for file in (pack.STATISTICS, pack.ALIGNMENT))
+    return hashlib.sha256(b"".join(contents)).hexdigest()[:12]
+
+
+def _is_there(home: Path, captions: int) -> bool:
+    if not (home / pack.CONFIG).exists():
+        return False
+    return json.loads((home / pack.CONFIG).read_text(encoding="utf-8")).get("captions") == captions
+
+
+def _make(name: str, home: Path, captions: int, progress: bool) -> None:
+    from recap.captioner import ReCap
+
+    unfinished = home.with_suffix(".sqlite")
+    encoder = load_encoder(name, cache=VectorCache(unfinished))
+    statistics = PairStatistics.load(_data(name, pack.STATISTICS))
+    alignment = LinearAlignment.load(_data(name, pack.ALIGNMENT))
+    datastore = _datastore(encoder, captions, progress)
+    settings = Settings(method=alignment.method, examples=_examples(datastore, alignment))
+    captioner = ReCap(encoder, statistics, datastore, settings=settings, alignment=alignment)
+    pack.save(captioner, home, captions=captions)
+    for leftover in home.parent.glob(f"{unfinished.name}*"):
+        leftover.unlink(missing_ok=True)
+
+
+def _datastore(encoder: Encoder, captions: int, progress: bool) -> Datastore:
+    content = json.loads(fetch(_ASSET).read_text(encoding="utf-8"))
+    records = [(str(item["image_id"]), item["caption"]) for item in content["annotations"]]
+    chosen = choose_captions(records, captions)
+    texts = [text for _, text in chosen]
+    vectors = encoder.encode_texts(texts, progress=progress)
+    text = encoder.text
+    datastore = Datastore(text.dimension, encoder=text.name, fingerprint=text.fingerprint, dtype="float16")
+    datastore.add(texts, vectors, source=SOURCE, image_ids=[image for image, _ in chosen])
+    return datastore
+
+
+def _examples(datastore: Datastore, alignment: LinearAlignment) -> tuple[WorkedExample, ...]:
+    """Return worked examples from captions alone: what lies near one caption of a picture, answered by another."""
+    rows = list(datastore)
+    first: dict[str, int] = {}
+    examples: list[WorkedExample] = []
+    for place, row in enumerate(rows):
+        other = first.setdefault(row.image_id, place)
+        if other == place:
+            continue
+        query = alignment.transform_texts(datastore.raw_vectors([rows[other].id]))
+        found = datastore.search(query, EXAMPLE_CAPTIONS, exclude_image_ids=[row.image_id])
+        captions = tuple(item.text for item in datastore.evidence(found.ids[0], found.similarities[0]))
+        examples.append(WorkedExample(captions, row.text))
+        if len(examples) == EXAMPLES:
+            break
+    return tuple(examples)

@@ -1,0 +1,87 @@
+"""``recap info``: what is here."""
+
+from __future__ import annotations
+
+import json
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import click
+
+_LIBRARIES = ("numpy", "onnxruntime", "faiss-cpu", "xllamacpp", "torch", "open_clip_torch", "transformers", "ctranslate2")
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="One object.")
+def info(as_json: bool) -> None:
+    """Show versions, encoders, language models, packs and assets on disk."""
+    facts = _collect()
+    if as_json:
+        click.echo(json.dumps(facts))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    console.print(f"recap {facts['recap']}, Python {facts['python']}, cache {facts['cache']}")
+    for title, rows in facts.items():
+        if isinstance(rows, list) and rows:
+            table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+            for column in rows[0]:
+                table.add_column(column, style="dim" if column == "licence" else "", overflow="fold")
+            for row in rows:
+                table.add_row(*(str(value) for value in row.values()))
+            console.print()
+            console.print(table)
+
+
+def _collect() -> dict[str, Any]:
+    from recap import __version__
+    from recap.assets import ASSETS, cache_dir, is_cached
+    from recap.encoders import list_encoders
+    from recap.language import list_language_models
+
+    packs = sorted(path.parent for path in (cache_dir() / "packs").glob("*/config.json"))
+    return {
+        "recap": __version__,
+        "python": platform.python_version(),
+        "cache": str(cache_dir()),
+        "libraries": [{"name": name, "version": _version(name)} for name in _LIBRARIES],
+        "encoders": [
+            {
+                "name": item.name,
+                "what": item.description,
+                "image": item.image_dimension or "",
+                "text": item.text_dimension or "",
+                "licence": item.licence,
+                "available": _available(item.missing_extra),
+            }
+            for item in list_encoders()
+        ],
+        "language models": [
+            {"name": m.name, "what": m.what, "licence": m.licence, "available": _available(m.missing_extra)}
+            for m in list_language_models()
+        ],
+        "packs": [{"name": path.name.rpartition("-")[0], "folder": str(path)} for path in packs],
+        "assets": [
+            {
+                "name": name,
+                "MB": round(asset.size / 1e6, 1),
+                "licence": asset.licence,
+                "on disk": "yes" if is_cached(name) else "no",
+            }
+            for name, asset in ASSETS.items()
+        ],
+    }
+
+
+def _available(missing_extra: str | None) -> str:
+    return "yes" if missing_extra is None else f"pip install 'recap-captioner[{missing_extra}]'"
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,128 @@
+"""Pairs of pictures and captions in; statistics and a datastore out, in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from recap.alignment import LinearAlignment, PairStatistics
+from recap.datasets import read_pairs
+from recap.datastore import Datastore
+from recap.encoders import Encoder
+from recap.errors import ImageError, InputError
+from recap.language import WorkedExample
+from recap.types import ImageLike, Pair, Vectors
+
+BLOCK = 512
+"""So many pairs are encoded and taken up at a time."""
+
+EXAMPLES = 3
+"""A pack keeps so many worked examples,"""
+
+EXAMPLE_CAPTIONS = 8
+"""each with so many retrieved captions."""
+
+PairLike = Pair | tuple[ImageLike, str | Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPairs:
+    """What is left of the pairs once they have been encoded."""
+
+    statistics: PairStatistics
+    datastore: Datastore
+    samples: tuple[tuple[Pair, Vectors], ...]
+    """A few pairs with their image vectors, for worked examples."""
+    problems: tuple[ImageError, ...]
+
+
+def as_pairs(pairs: Iterable[PairLike] | str | Path) -> list[Pair]:
+    """Return pairs from whatever a user has: a path, ``Pair`` objects, or tuples of picture and caption(s)."""
+    if isinstance(pairs, str | Path):
+        return read_pairs(pairs)
+    found = [pair if isinstance(pair, Pair) else _from_tuple(pair, number) for number, pair in enumerate(pairs)]
+    if not found:
+        raise InputError("there are no pairs to fit")
+    return found
+
+
+def encode_pairs(
+    pairs: Iterable[PairLike] | str | Path, encoder: Encoder, *, source: str = "", progress: bool = False
+) -> EncodedPairs:
+    """Encode pairs block by block; a picture that cannot be read is left out and reported."""
+    known = as_pairs(pairs)
+    statistics = PairStatistics.zeros(
+        encoder.image.dimension,
+        encoder.text.dimension,
+        image_encoder=encoder.image.fingerprint,
+        text_encoder=encoder.text.fingerprint,
+    )
+    datastore = Datastore(encoder.text.dimension, encoder=encoder.text.name, fingerprint=encoder.text.fingerprint)
+    wanted = set(np.linspace(0, len(known) - 1, EXAMPLES + 2, dtype=int)[1:-1].tolist())
+    samples: list[tuple[Pair, Vectors]] = []
+    problems: list[ImageError] = []
+    block: list[tuple[Pair, Vectors]] = []
+    for number, (pair, vector) in enumerate(_encoded(known, encoder, progress)):
+        if isinstance(vector, ImageError):
+            problems.append(vector)
+            continue
+        block.append((pair, vector))
+        if number in wanted:
+            samples.append((pair, vector))
+        if len(block) == BLOCK:
+            _take_up(block, encoder, statistics, datastore, source)
+            block = []
+    _take_up(block, encoder, statistics, datastore, source)
+    if not len(datastore):
+        raise InputError(f"none of the {len(known)} pictures could be read; the first: {problems[0]}")
+    return EncodedPairs(statistics, datastore, tuple(samples), tuple(problems))
+
+
+def worked_examples(
+    samples: Sequence[tuple[Pair, Vectors]], alignment: LinearAlignment, datastore: Datastore
+) -> tuple[WorkedExample, ...]:
+    """Return for a few fitted pairs what would have been retrieved without them, and what a person wrote."""
+    if not samples:
+        return ()
+    queries = alignment.transform(np.stack([vector for _, vector in samples]))
+    found = datastore.search(queries, EXAMPLE_CAPTIONS, exclude_image_ids=[pair.id for pair, _ in samples])
+    examples = []
+    for (pair, _), ids, similarities in zip(samples, found.ids, found.similarities, strict=True):
+        captions = tuple(item.text for item in datastore.evidence(ids, similarities))
+        if captions:
+            examples.append(WorkedExample(captions, pair.captions[0]))
+    return tuple(examples)
+
+
+def _from_tuple(pair: tuple[ImageLike, str | Sequence[str]], number: int) -> Pair:
+    image, captions = pair
+    texts = (captions,) if isinstance(captions, str) else tuple(captions)
+    if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
+        raise InputError(f"pair {number} has no caption, or an empty one")
+    return Pair(image, texts, str(image) if isinstance(image, str | Path) else str(number))
+
+
+def _encoded(pairs: Sequence[Pair], encoder: Encoder, progress: bool) -> Iterator[tuple[Pair, Vectors | ImageError]]:
+    vectors = encoder.encode_each(pair.image for pair in pairs)
+    shown = tqdm(pairs, desc="encoding pairs", unit="image", disable=None if progress else True)
+    yield from zip(shown, vectors, strict=True)
+
+
+def _take_up(
+    block: Sequence[tuple[Pair, Vectors]],
+    encoder: Encoder,
+    statistics: PairStatistics,
+    datastore: Datastore,
+    source: str,
+) -> None:
+    if not block:
+        return
+    owners = [row for row, (pair, _) in enumerate(block) for _ in pair.captions]
+    captions = [caption for pair, _ in block for caption in pair.captions]
+    texts = encoder.encode_texts(captions)
+    statistics.update(np.stack([vector for _, vector in block]), texts, groups=owners)
+    datastore.add(captions, texts, source=source, image_ids=[block[row][0].id for row in owners])

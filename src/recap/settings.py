@@ -1,0 +1,80 @@
+"""How a pack captions: what can be changed without fitting anew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Literal, Self, get_args
+
+from recap.errors import InputError
+from recap.language.base import Decoding
+from recap.language.prompt import PromptTemplate, WorkedExample
+from recap.selection import RULES
+
+Candidates = Literal["lm", "retrieved", "both"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that decides which caption comes out, apart from map, datastore and language model."""
+
+    method: str = "procrustes"
+    """The map that carries images into caption space."""
+    k: int = 13
+    """How many retrieved captions a language model reads, and how many are shown as evidence."""
+    pool: int = 100
+    """How many retrieved captions may themselves become the caption, and take part in the consensus."""
+    candidates: Candidates = "both"
+    """Where candidates come from; without a language model always ``retrieved``."""
+    selection: str = "consensus"
+    """How the best candidate is chosen: one of ``recap.selection.RULES``; ``cosine`` is the paper's."""
+    decoding: Decoding = field(default_factory=Decoding)
+    prompt: PromptTemplate | None = None
+    """None takes what suits the model: the paper's, or worked examples for one that only continues a text."""
+    examples: tuple[WorkedExample, ...] = ()
+    """Worked examples, taken from the pairs the pack was fitted with."""
+
+    def __post_init__(self) -> None:
+        if self.k < 1 or self.pool < 1:
+            raise InputError(f"k and pool must be at least 1, not {self.k} and {self.pool}")
+        if self.candidates not in get_args(Candidates):
+            raise InputError(f"unknown candidates {self.candidates!r}; known: {', '.join(get_args(Candidates))}")
+        if self.selection not in RULES:
+            raise InputError(f"unknown selection {self.selection!r}; known: {', '.join(RULES)}")
+
+    def but(self, **changes: Any) -> Self:
+        """Return these settings with some changed; those of ``Decoding`` are named as if they were here."""
+        own = {name: value for name, value in changes.items() if name in _names(Settings)}
+        decoding = {name: value for name, value in changes.items() if name in _names(Decoding)}
+        unknown = changes.keys() - own.keys() - decoding.keys()
+        if unknown:
+            known = sorted(_names(Settings) | _names(Decoding))
+            raise InputError(f"unknown setting {', '.join(sorted(unknown))}; known: {', '.join(known)}")
+        changed = replace(self, **own)
+        return replace(changed, decoding=replace(changed.decoding, **decoding)) if decoding else changed
+
+    def template(self, *, completes: bool) -> PromptTemplate:
+        """Return the prompt template for a model that only continues a text, or for one that follows instructions."""
+        if self.prompt is not None:
+            return self.prompt
+        return PromptTemplate.worked(self.examples) if completes and self.examples else PromptTemplate.paper()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the settings as plain values, ready for json."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return the settings that ``as_dict`` described; what is left out has its default."""
+        try:
+            decoding = Decoding(**values.get("decoding", {}))
+            prompt = values.get("prompt")
+            examples = tuple(WorkedExample(tuple(e["captions"]), e["caption"]) for e in values.get("examples", ()))
+            given = {"decoding": decoding, "prompt": prompt and PromptTemplate.from_dict(prompt), "examples": examples}
+            return cls(**{**values, **given})
+        except (KeyError, TypeError) as error:
+            raise InputError(f"settings that this version does not understand: {error}") from error
+
+
+def _names(kind: type[Settings] | type[Decoding]) -> set[str]:
+    return {known.name for known in fields(kind)}

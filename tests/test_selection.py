@@ -1,0 +1,84 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recap.selection import agreement, by_consensus, by_cosine, is_degenerate, words
+from recap.types import Evidence
+
+SENTENCES = st.lists(st.sampled_from("a dog cat runs on the red grass".split()), min_size=1, max_size=9).map(" ".join)
+
+
+def evidence(*texts: str, similarities: list[float] | None = None) -> list[Evidence]:
+    return [Evidence(text, value) for text, value in zip(texts, similarities or [0.5] * len(texts), strict=True)]
+
+
+def reference_agreement(left: str, right: str) -> float:
+    """The formula, pair by pair and with dictionaries."""
+    a, b = left.split(), right.split()
+    total = 0.0
+    for order in (1, 2):
+        grams = [[tuple(t[i : i + order]) for i in range(len(t) - order + 1)] for t in (a, b)]
+        keys = sorted(set(grams[0]) | set(grams[1]))
+        x, y = (np.array([g.count(key) for key in keys], float) for g in grams)
+        if x.any() and y.any():
+            total += x @ y / np.linalg.norm(x) / np.linalg.norm(y)
+    return total / 2 * np.exp(-((len(a) - len(b)) ** 2) / 72)
+
+
+@given(st.lists(SENTENCES, min_size=1, max_size=4), st.lists(SENTENCES, min_size=1, max_size=4))
+def test_agreement_is_the_formula(left: list[str], right: list[str]):
+    expected = [[reference_agreement(a, b) for b in right] for a in left]
+    np.testing.assert_allclose(agreement(left, right), expected, atol=1e-12)
+
+
+@given(st.lists(SENTENCES, min_size=2, max_size=5, unique=True), st.data())
+def test_consensus_is_the_weighted_mean_of_the_other_votes(voters: list[str], data: st.DataObject):
+    similarities = [data.draw(st.floats(-1, 1)) for _ in voters]
+    texts = [*voters, "something else"]
+    scores = by_consensus(texts, np.zeros(len(texts), np.float32), evidence(*voters, similarities=similarities))
+    weights = np.exp(np.array(similarities) / 0.1)
+    for text, score in zip(texts, scores, strict=True):
+        others = [i for i, voter in enumerate(voters) if voter != text]
+        votes = [reference_agreement(text, voters[i]) for i in others]
+        assert score == pytest.approx(np.average(votes, weights=weights[others]), abs=1e-9)
+
+
+def test_consensus_prefers_what_most_say_and_what_nearer_captions_say():
+    voters = ["a dog runs", "a dog runs fast", "a cat sleeps"]
+    scores = by_consensus(voters, np.zeros(3, np.float32), evidence(*voters))
+    assert scores.argmax() == 0
+    nearest_cat = evidence("a dog", "a cat", similarities=[0.2, 0.6])
+    scores = by_consensus(["one dog", "one cat"], np.zeros(2, np.float32), nearest_cat)
+    assert scores[1] > scores[0]
+
+
+def test_consensus_of_a_single_caption_is_defined():
+    assert by_consensus(["a dog"], np.zeros(1, np.float32), evidence("a dog")).tolist() == [0.0]
+
+
+def test_cosine_is_the_cosine():
+    cosines = np.array([0.1, 0.7], np.float32)
+    assert by_cosine(["x", "y"], cosines, []).tolist() == cosines.tolist()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", True),
+        (" ... !", True),
+        ("dog dog dog", True),
+        ("a dog and a dog and a dog and a dog and a dog", True),
+        ("A dog and a cat and a bird sit on a wall.", False),
+        ("Hund", False),
+        ("一只狗在草地上奔跑", False),
+    ],
+)
+def test_degenerate(text: str, expected: bool):
+    assert is_degenerate(text) is expected
+
+
+def test_words_of_several_scripts():
+    assert words("The Dog's red-brown BALL, ’tis.") == ("the", "dog's", "red", "brown", "ball", "tis")
+    assert words("Ein großer Hund") == ("ein", "grosser", "hund")
+    assert words("狗 runs") == ("狗", "runs")
