@@ -67,7 +67,8 @@ def choose_captions(records: Sequence[tuple[str, str]], count: int) -> list[tupl
     return [known[index] for index in sorted(chosen)]
 
 
-def _data(name: str, file: str) -> Path:
+def packaged_file(name: str, file: str) -> Path:
+    """Return the path of a data file of a built-in pack inside the package."""
     path = Path(__file__).parent / "data" / name / file
     if not path.is_file():
         raise AssetError(f"this installation of recap has no {name} pack: {path} is missing")
@@ -76,7 +77,7 @@ def _data(name: str, file: str) -> Path:
 
 def _version(name: str) -> str:
     """Return a short name for the map, so that a pack made with an older one is not taken for it."""
-    contents = (_data(name, file).read_bytes() for file in (pack.STATISTICS, pack.ALIGNMENT))
+    contents = (packaged_file(name, file).read_bytes() for file in (pack.STATISTICS, pack.ALIGNMENT))
     return hashlib.sha256(b"".join(contents)).hexdigest()[:12]
 
 
@@ -91,9 +92,9 @@ def _make(name: str, home: Path, captions: int, progress: bool) -> None:
 
     unfinished = home.with_suffix(".sqlite")
     encoder = load_encoder(name, cache=VectorCache(unfinished))
-    statistics = PairStatistics.load(_data(name, pack.STATISTICS))
-    alignment = LinearAlignment.load(_data(name, pack.ALIGNMENT))
-    datastore = _datastore(encoder, captions, progress)
+    statistics = PairStatistics.load(packaged_file(name, pack.STATISTICS))
+    alignment = LinearAlignment.load(packaged_file(name, pack.ALIGNMENT))
+    datastore = coco_datastore(encoder, captions, progress=progress)
     settings = Settings(method=alignment.method, examples=_examples(datastore, alignment))
     captioner = ReCap(encoder, statistics, datastore, settings=settings, alignment=alignment)
     pack.save(captioner, home, captions=captions)
@@ -101,7 +102,8 @@ def _make(name: str, home: Path, captions: int, progress: bool) -> None:
         leftover.unlink(missing_ok=True)
 
 
-def _datastore(encoder: Encoder, captions: int, progress: bool) -> Datastore:
+def coco_datastore(encoder: Encoder, captions: int = CAPTIONS, *, progress: bool = False) -> Datastore:
+    """Return a datastore of ``captions`` captions of COCO train2014, 0 for all of them."""
     content = json.loads(fetch(_ASSET).read_text(encoding="utf-8"))
     records = [(str(item["image_id"]), item["caption"]) for item in content["annotations"]]
     chosen = choose_captions(records, captions)
