@@ -1,0 +1,139 @@
+"""What a store of captions promises, wherever it keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from recap.errors import EncoderMismatchError, InputError
+from recap.types import Evidence, Vectors
+
+Ids: TypeAlias = npt.NDArray[np.int64]
+"""Numbers of captions. A caption keeps its number for life, and a number is never given twice."""
+
+Names: TypeAlias = str | Collection[str]
+"""One name or several."""
+
+Excluded: TypeAlias = Sequence[str | Collection[str] | None]
+"""For each query the image, or the images, whose captions must not be found."""
+
+
+@dataclass(frozen=True, slots=True)
+class CaptionRow:
+    """One caption as the store keeps it."""
+
+    id: int
+    text: str
+    source: str = ""
+    synthetic: bool = False
+    """Whether a machine wrote it."""
+    image_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """The nearest captions of each query, best first; equal similarities are in the order of the ids."""
+
+    ids: Ids
+    """(queries, k); -1 where fewer captions exist."""
+    similarities: Vectors
+    """(queries, k); minus infinity where the id is -1."""
+
+
+@runtime_checkable
+class CaptionStore(Protocol):
+    """Captions that can be searched: one store, several as one, or a server's.
+
+    Queries are points of the centred caption space. What is found for one of them depends on that query and the
+    filters only, never on its neighbours in the batch.
+    """
+
+    dimension: int
+    fingerprint: str
+
+    def __len__(self) -> int: ...
+
+    def search(
+        self,
+        queries: Vectors,
+        k: int,
+        *,
+        sources: Names | None = None,
+        exclude_sources: Names | None = None,
+        exclude_image_ids: Excluded | None = None,
+        synthetic: bool | None = None,
+    ) -> SearchResult:
+        """Return the ``k`` nearest of the captions that pass the filters."""
+        ...
+
+    def evidence(self, ids: Ids, similarities: Vectors) -> tuple[Evidence, ...]:
+        """Return the captions of one row of a result."""
+        ...
+
+    def vectors(self, ids: Ids) -> Vectors:
+        """Return the centred unit vectors of captions."""
+        ...
+
+    def raw_vectors(self, ids: Ids) -> Vectors:
+        """Return the unit vectors of captions as the text encoder made them."""
+        ...
+
+    def sources(self) -> dict[str, int]:
+        """Return how many captions each source has."""
+        ...
+
+
+def names(value: Names) -> list[str]:
+    """Return one name or several as a list."""
+    return [value] if isinstance(value, str) else list(value)
+
+
+class Encoded(Protocol):
+    """Anything that holds vectors of one encoder."""
+
+    dimension: int
+    encoder: str
+    fingerprint: str
+
+
+def require_same_encoder(one: Encoded, other: Encoded) -> None:
+    """Raise ``EncoderMismatchError`` unless both hold vectors of the same encoder."""
+    if (one.dimension, one.fingerprint) != (other.dimension, other.fingerprint):
+        both = (
+            f"{s.encoder or 'an unnamed encoder'} ({s.dimension}-d, fingerprint {s.fingerprint})" for s in (one, other)
+        )
+        raise EncoderMismatchError(f"captions of two encoders cannot be mixed: {' and '.join(both)}; embed them again")
+
+
+def unit_rows(vectors: npt.ArrayLike, dimension: int, what: str) -> Vectors:
+    """Return ``vectors`` as a fresh float32 matrix of unit rows; say which rows cannot be used."""
+    rows = np.array(vectors, dtype=np.float32, order="C")
+    if rows.ndim != 2 or rows.shape[1] != dimension:
+        raise InputError(f"{what} must have the shape (n, {dimension}), not {rows.shape}")
+    with np.errstate(over="ignore", invalid="ignore"):
+        lengths = np.linalg.norm(rows, axis=1)
+    _refuse(~np.isfinite(lengths), f"{what} hold NaN or infinite values")
+    _refuse(lengths == 0, f"{what} are zero and have no direction")
+    rows /= lengths[:, None]
+    return rows
+
+
+def centred(rows: Vectors, center: Vectors | None) -> Vectors:
+    """Return unit rows moved by ``center`` and brought back to unit length; a row on the centre becomes zero."""
+    if center is None:
+        return rows
+    moved = rows - center
+    lengths = np.linalg.norm(moved, axis=1, keepdims=True)
+    moved /= np.where(lengths == 0, 1, lengths)
+    return moved
+
+
+def _refuse(bad: npt.NDArray[np.bool_], message: str) -> None:
+    where = np.flatnonzero(bad)
+    if len(where):
+        shown = ", ".join(map(str, where[:5])) + (", ..." if len(where) > 5 else "")
+        raise InputError(f"{message}: {len(where)} of {len(bad)} rows ({shown})")

@@ -1,0 +1,69 @@
+"""From what an index proposes to the true nearest captions, in an order that nothing but the query decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from recap.datastore.base import Ids, SearchResult
+from recap.datastore.index import VectorIndex
+from recap.types import Vectors
+
+GATHER_NUMBERS = 8_000_000
+"""How many numbers of proposed vectors are held at a time."""
+
+
+def rank(
+    index: VectorIndex,
+    queries: Vectors,
+    k: int,
+    *,
+    available: int,
+    spare: int,
+    allowed: Ids | None,
+    rescore: Callable[[npt.NDArray[np.intp], Ids], Vectors],
+) -> SearchResult:
+    """Return the ``k`` best of ``available`` captions for each query.
+
+    The index is asked for more than ``k``, by ``spare`` (how many of a query's nearest may drop out) and a few. Each
+    proposal is scored again by ``rescore(query numbers, ids)``, minus infinity meaning out, and put in order.
+    When a caption that was not proposed could still belong among the best, because the index rounds or because many
+    are equally near, that query is asked again for twice as many.
+    """
+    ids = np.full((len(queries), k), -1, dtype=np.int64)
+    similarities = np.full((len(queries), k), -np.inf, dtype=np.float32)
+    pending = np.arange(len(queries))
+    fetch = min(k + spare + 8 + k // 2, available)
+    while len(pending) and fetch:
+        proposed, rough = index.search(queries[pending], fetch, allowed)
+        exact = rescore(pending, proposed)
+        order = np.lexsort((proposed, -exact), axis=1)[:, :k]
+        best = np.take_along_axis(exact, order, axis=1)
+        found = np.take_along_axis(proposed, order, axis=1)
+        similarities[pending, : best.shape[1]] = best
+        ids[pending, : best.shape[1]] = np.where(np.isneginf(best), -1, found)
+        if fetch == available or not np.isfinite(index.error):
+            break
+        settled = best[:, -1] > rough[:, -1] + index.error
+        pending = pending[~settled]
+        fetch = min(2 * fetch, available)
+    return SearchResult(ids, similarities)
+
+
+def dot_products(queries: Vectors, ids: Ids, vectors: Callable[[Ids], Vectors]) -> Vectors:
+    """Return the similarity of each query with each of its ids; minus infinity where the id is negative.
+
+    The sums run in float64 and are rounded once, so that equal vectors are equally similar whatever computed the
+    proposals.
+    """
+    similarities = np.full(ids.shape, -np.inf, dtype=np.float32)
+    step = max(1, GATHER_NUMBERS // max(1, ids.shape[1] * queries.shape[1]))
+    for start in range(0, len(ids), step):
+        part = ids[start : start + step]
+        row, column = np.nonzero(part >= 0)
+        rows = vectors(part[row, column])
+        asked = queries[start : start + step].astype(np.float64)[row]
+        similarities[start + row, column] = np.einsum("nd,nd->n", asked, rows)
+    return similarities
