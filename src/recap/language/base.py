@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -32,16 +33,44 @@ class Decoding:
             raise InputError("temperature must be at least 0, and top_p in (0, 1]")
 
 
+class PromptTooLongError(InputError):
+    """A prompt and the sentence to come do not fit into the model's context. Nothing is ever cut silently."""
+
+    def __init__(self, model: str, tokens: int, room: int) -> None:
+        super().__init__(
+            f"the prompt has {tokens} tokens where {model} has room for {room}: give it fewer retrieved captions (k), "
+            "fewer worked examples, or a model with a longer context"
+        )
+        self.tokens = tokens
+        self.room = room
+
+
+def prompt_seed(seed: int, text: str) -> int:
+    """Return the seed for one prompt: it depends on the user's seed and the prompt's text, and on nothing else.
+
+    It has 31 bits, because the largest unsigned 32-bit value means "any seed" to two of the backends.
+    """
+    digest = hashlib.sha256(f"{seed}\n{text}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") >> 1
+
+
 @runtime_checkable
 class LanguageModel(Protocol):
     """Anything that writes candidate captions.
 
     The drafts for a prompt depend on that prompt and the decoding only, never on its neighbours in the batch.
+    A sentence ends at the model's end token, at a newline or after ``max_tokens``; the token that ends it is not part
+    of its log-probability.
     """
 
     name: str
     """The name it can be loaded by again, such as ``hf:google/flan-t5-large``."""
+    completes: bool
+    """Whether it only goes on with a text, so that worked examples help it, instead of following an instruction."""
 
     def write(self, prompts: Sequence[Prompt], decoding: Decoding) -> list[list[Draft]]:
-        """Return the drafts for each prompt: one when greedy, else ``decoding.samples``."""
+        """Return the drafts for each prompt: one when greedy, else ``decoding.samples``.
+
+        A prompt that does not fit raises ``PromptTooLongError``.
+        """
         ...

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from recap.errors import AssetError, InputError
+from recap.language import load_language_model
+from recap.language.base import Decoding, LanguageModel, PromptTooLongError
+from recap.language.sampling import uniforms
+from recap.types import Draft, Prompt
+
+KINDS = ["t5", "gpt2", "gptj", "llama"]
+TEXTS = [
+    "Similar images show: a dog on the beach This image shows:",
+    "A cat",
+    "Similar images show: two children in the park, a woman in a red coat, an old man This image shows:",
+]
+PROMPTS = [Prompt(text, ()) for text in TEXTS]
+SAMPLED = Decoding(samples=4, temperature=0.8, top_k=0, top_p=0.9, max_tokens=12, seed=5)
+
+
+@pytest.fixture(params=KINDS)
+def model(request: pytest.FixtureRequest, model_folder: Callable[[str], Path]) -> Any:
+    return load_language_model(f"hf:{model_folder(request.param)}")
+
+
+def _naive(model: Any, torch: Any, text: str, decoding: Decoding, sample: int) -> tuple[Draft, str]:
+    """Write one sentence with a whole forward pass for every token: no cache, no batch, no padding.
+
+    The second value says what ended it.
+    """
+    prompt = model.tokenizer(text).input_ids
+    sentence: list[int] = []
+    total = 0.0
+    reason = "length"
+    for step in range(decoding.max_tokens):
+        if model.seq2seq:
+            out = model.model(input_ids=torch.tensor([prompt]), decoder_input_ids=torch.tensor([[0, *sentence]]))
+        else:
+            out = model.model(input_ids=torch.tensor([prompt + sentence]))
+        logits = out.logits[0, -1].detach().double().numpy()
+        logprobs = logits - np.logaddexp.reduce(logits)
+        token = _choose(logprobs, decoding, float(uniforms(decoding, text)[step, sample]))
+        if token == 1:
+            reason = "end"
+            break
+        if model.tokenizer.decode([token]) == "\n":
+            reason = "newline"
+            break
+        sentence.append(token)
+        total += logprobs[token]
+    return Draft(model.tokenizer.decode(sentence, skip_special_tokens=True).strip(), total), reason
+
+
+def _choose(logprobs: np.ndarray, decoding: Decoding, uniform: float) -> int:
+    if decoding.temperature == 0:
+        return int(logprobs.argmax())
+    p = np.exp(logprobs / decoding.temperature)
+    order = np.argsort(-p, kind="stable")[: decoding.top_k or None]
+    p = p[order] / p[order].sum()
+    p[np.cumsum(p) - p >= decoding.top_p] = 0
+    return int(order[np.searchsorted(np.cumsum(p / p.sum()), uniform, side="right")])
+
+
+@pytest.mark.parametrize(
+    "decoding",
+    [
+        Decoding(temperature=0, max_tokens=12),
+        SAMPLED,
+        Decoding(samples=3, temperature=1.2, top_k=5, top_p=0.8, max_tokens=12),
+        Decoding(samples=3, temperature=1.0, top_k=0, top_p=1.0, max_tokens=12, seed=9),
+    ],
+)
+def test_equals_a_naive_loop_without_cache_batch_or_padding(model: Any, torch: Any, decoding: Decoding) -> None:
+    drafts = model.write(PROMPTS, decoding)
+    for text, written in zip(TEXTS, drafts, strict=True):
+        assert len(written) == (1 if decoding.temperature == 0 else decoding.samples)
+        for sample, draft in enumerate(written):
+            expected, _ = _naive(model, torch, text, decoding, sample)
+            assert draft.text == expected.text
+            assert draft.logprob == pytest.approx(expected.logprob, abs=1e-3)
+
+
+def test_a_sentence_ends_at_the_end_token_at_a_newline_or_at_its_length(
+    model_folder: Callable[[str], Path], torch: Any
+) -> None:
+    model: Any = load_language_model(f"hf:{model_folder('gptj')}")
+    decoding = Decoding(samples=24, temperature=1.0, top_p=1.0, max_tokens=8)
+    reasons = set()
+    for sample, draft in enumerate(model.write(PROMPTS[:1], decoding)[0]):
+        expected, reason = _naive(model, torch, TEXTS[0], decoding, sample)
+        assert draft.text == expected.text
+        assert draft.logprob == pytest.approx(expected.logprob, abs=1e-3)
+        reasons.add(reason)
+    assert reasons == {"end", "newline", "length"}
+
+
+def test_greedy_equals_generate(model: Any, torch: Any) -> None:
+    for prompt in PROMPTS:
+        ids = torch.tensor([model.tokenizer(prompt.text).input_ids])
+        mask = torch.ones_like(ids)
+        out = model.model.generate(ids, attention_mask=mask, do_sample=False, max_new_tokens=12)[0]
+        new = out if model.seq2seq else out[ids.shape[1] :]
+        text = model.tokenizer.decode(new, skip_special_tokens=True).split("\n")[0].strip()
+        assert model.write([prompt], Decoding(temperature=0, max_tokens=12))[0][0].text == text
+
+
+def test_neighbours_in_the_batch_change_nothing(model: Any) -> None:
+    together = model.write(PROMPTS, SAMPLED)
+    alone = [model.write([prompt], SAMPLED)[0] for prompt in PROMPTS]
+    for left, right in zip(together, alone, strict=True):
+        assert [d.text for d in left] == [d.text for d in right]
+        assert [d.logprob for d in left] == pytest.approx([d.logprob for d in right], abs=1e-4)
+
+
+def test_the_seed_decides(model: Any) -> None:
+    other = Decoding(samples=4, temperature=0.8, max_tokens=12, seed=6)
+    assert model.write(PROMPTS, SAMPLED) == model.write(PROMPTS, SAMPLED)
+    assert model.write(PROMPTS, SAMPLED) != model.write(PROMPTS, other)
+    assert len({draft.text for draft in model.write(PROMPTS[:1], SAMPLED)[0]}) > 1
+
+
+def test_more_prompts_than_a_batch_come_back_in_order(model_folder: Callable[[str], Path], monkeypatch: Any) -> None:
+    model = load_language_model(f"hf:{model_folder('gpt2')}")
+    assert model is not None
+    whole = model.write(PROMPTS, SAMPLED)
+    monkeypatch.setattr("recap.language.hf.BATCH_ROWS", 5)
+    assert [[d.text for d in row] for row in model.write(PROMPTS, SAMPLED)] == [[d.text for d in row] for row in whole]
+    assert model.write([], SAMPLED) == []
+
+
+def test_a_prompt_that_does_not_fit_is_an_error(model_folder: Callable[[str], Path]) -> None:
+    long = Prompt("dog " * 300, ())
+    model = load_language_model(f"hf:{model_folder('gpt2')}")
+    assert isinstance(model, LanguageModel)
+    with pytest.raises(PromptTooLongError, match=r"the prompt has \d+ tokens where hf:.* has room for 244"):
+        model.write([PROMPTS[0], long], SAMPLED)
+    with pytest.raises(InputError, match="empty"):
+        model.write([Prompt("", ())], SAMPLED)
+    relative = load_language_model(f"hf:{model_folder('t5')}")
+    assert relative is not None
+    assert len(relative.write([long], SAMPLED)[0]) == 4
+
+
+def test_a_folder_that_is_none(tmp_path: Path, torch: Any) -> None:
+    with pytest.raises(AssetError, match="could not be loaded as a language model"):
+        load_language_model(f"hf:{tmp_path}")

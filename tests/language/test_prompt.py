@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recap.errors import InputError
+from recap.language.prompt import PromptTemplate, WorkedExample, trim_caption
+
+CAPTIONS = ["A dog runs.", " a cat\n sleeps . ", "two birds"]
+LINES = st.text(st.characters(codec="utf-8"), max_size=30)
+
+
+def test_the_prompt_of_the_paper() -> None:
+    prompt = PromptTemplate.paper().render(CAPTIONS)
+    assert prompt.text == "Similar images show: two birds, a cat sleeps, A dog runs This image shows:"
+    assert prompt.captions == ("two birds", "a cat sleeps", "A dog runs")
+    assert prompt.vector is None
+
+
+def test_worked_examples_come_first_in_the_same_order() -> None:
+    example = WorkedExample(("a red car", "a car."), "A red car on the road.")
+    vector = np.ones(3, np.float32)
+    prompt = PromptTemplate.worked([example]).render(CAPTIONS, vector)
+    assert prompt.text == (
+        "Similar images show: a car, a red car\nThis image shows: A red car on the road.\n\n"
+        "Similar images show: two birds, a cat sleeps, A dog runs\nThis image shows:"
+    )
+    assert prompt.vector is vector
+
+
+@pytest.mark.parametrize(("order", "first"), [("worst-to-best", "two birds"), ("best-to-worst", "A dog runs")])
+def test_orders(order: str, first: str) -> None:
+    assert PromptTemplate(order=order).render(CAPTIONS).captions[0] == first  # type: ignore[arg-type]
+
+
+def test_random_order_depends_on_the_captions_only() -> None:
+    template = PromptTemplate(order="random")
+    many = [[f"caption {i} of {j}" for i in range(6)] for j in range(20)]
+    rendered = [template.render(captions).captions for captions in many]
+    assert rendered == [template.render(captions).captions for captions in many]
+    assert all(sorted(shuffled) == sorted(captions) for shuffled, captions in zip(rendered, many, strict=True))
+    assert len({tuple(caption.split()[1] for caption in row) for row in rendered}) > 10
+
+
+@pytest.mark.parametrize(
+    ("caption", "expected"),
+    [
+        ("A dog.", "A dog"),
+        ("  a\tdog \n runs . ", "a dog runs"),
+        ("wait...", "wait"),
+        ("犬が走る。", "犬が走る"),
+        (" . ", ""),
+    ],
+)
+def test_trim(caption: str, expected: str) -> None:
+    assert trim_caption(caption) == expected
+
+
+def test_a_full_stop_may_stay() -> None:
+    template = PromptTemplate("{captions} So:", separator=" ", final_stop=True)
+    assert template.render(CAPTIONS[:2]).text == "a cat sleeps . A dog runs. So:"
+
+
+def test_braces_in_a_caption_mean_nothing() -> None:
+    assert "a {captions} sign" in PromptTemplate().render(["a {captions} sign", "{0}"]).text
+
+
+@given(
+    text=LINES.filter(lambda t: "{captions}" not in t),
+    examples=st.lists(st.builds(WorkedExample, st.lists(LINES, max_size=3).map(tuple), LINES), max_size=3),
+    order=st.sampled_from(["worst-to-best", "best-to-worst", "random"]),
+    final_stop=st.booleans(),
+)
+def test_json_and_back(text: str, examples: list[WorkedExample], order: str, final_stop: bool) -> None:
+    template = PromptTemplate(
+        "{captions}" + text,
+        order=order,  # type: ignore[arg-type]
+        final_stop=final_stop,
+        examples=tuple(examples),
+    )
+    assert PromptTemplate.from_dict(json.loads(json.dumps(template.as_dict()))) == template
+
+
+def test_settings_left_out_have_their_default() -> None:
+    german = "Ähnliche Bilder zeigen: {captions} Dieses Bild zeigt:"
+    assert PromptTemplate.from_dict({"text": german}) == PromptTemplate(german)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"text": "no place"}, "exactly once"),
+        ({"order": "alphabetic"}, "unknown order"),
+        ({"colour": "red"}, "unknown settings of a prompt template: colour"),
+        ({"examples": [{"caption": "a dog"}]}, "worked example"),
+    ],
+)
+def test_bad_settings(values: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        PromptTemplate.from_dict(values)
+
+
+def test_nothing_retrieved_and_unknown_language() -> None:
+    with pytest.raises(InputError, match="at least one"):
+        PromptTemplate().render([" . "])
+    with pytest.raises(InputError, match=r"no prompt template in 'tlh'; known: en"):
+        PromptTemplate.paper("tlh")
