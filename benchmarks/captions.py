@@ -3,10 +3,11 @@
     python benchmarks/captions.py flickr8k DIR [--encoder builtin-large] [--lm smollm2 --lm-images 200]
     python benchmarks/captions.py coco DIR
 
-``flickr8k``: DIR holds ``images/``, ``captions.token.txt`` and ``train.txt``, ``dev.txt``, ``test.txt``; the map is fitted
-on train, whose captions are the datastore. ``coco``: DIR holds ``coco-vectors/`` (ids.npy, test_ids.npy, tinyvit.npy) and
-``coco/karpathy_test_references.json``; the map is that of the built-in pack, the datastore all captions of train2014,
-and recall both ways among the test pictures is printed too. Vectors are kept in the cache: a second run takes seconds.
+``flickr8k``: DIR holds ``images/``, ``captions.token.txt`` and ``train.txt``, ``dev.txt``, ``test.txt``; the map is
+fitted on train, whose captions are the datastore. ``coco``: DIR holds ``coco-vectors/`` (ids.npy, test_ids.npy,
+tinyvit.npy) and ``coco/karpathy_test_references.json``; the map is that of the built-in pack, the datastore all
+captions of train2014, and recall both ways among the test pictures is printed too. Vectors are kept in the cache: a second run
+takes seconds.
 """
 
 from __future__ import annotations
@@ -32,7 +33,11 @@ from recap.language import Decoding, LanguageModel, load_language_model
 from recap.metrics import cider_d
 from recap.types import Draft, Pair, Prompt, Vectors
 
-RETRIEVED = (("retrieved", "cosine", "ols"), ("retrieved", "cosine", "procrustes"), ("retrieved", "consensus", "procrustes"))
+RETRIEVED = (
+    ("retrieved", "cosine", "ols"),
+    ("retrieved", "cosine", "procrustes"),
+    ("retrieved", "consensus", "procrustes"),
+)
 WRITTEN = (
     ("lm", "cosine", "ols"),
     ("lm", "consensus", "procrustes"),

@@ -12,7 +12,6 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-
 from recap import pack
 from recap.alignment import LinearAlignment, PairStatistics
 from recap.assets import cache_dir, fetch
@@ -84,7 +83,7 @@ def _version(name: str) -> str:
 def _is_there(home: Path, captions: int) -> bool:
     if not (home / pack.CONFIG).exists():
         return False
-    return json.loads((home / pack.CONFIG).read_text(encoding="utf-8")).get("captions") == captions
+    return bool(pack.read_config(home).get("captions") == captions)
 
 
 def _make(name: str, home: Path, captions: int, progress: bool) -> None:

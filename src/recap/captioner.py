@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from huggingface_hub import ModelHubMixin
 
 from recap import pack
 from recap.alignment import LinearAlignment, PairStatistics
@@ -33,7 +33,7 @@ BATCH = 32
 """So many images are retrieved for, written about and judged at a time."""
 
 
-class ReCap(ModelHubMixin):
+class ReCap:
     """A captioner: encoder, map, datastore and, where there is one, a language model.
 
     Make one with ``ReCap.fit(pairs)`` or ``ReCap.from_pretrained("builtin")``.
@@ -151,7 +151,7 @@ class ReCap(ModelHubMixin):
         if aligned:
             queries, store = self.alignment.transform(vectors), self.datastore
         elif self.encoder.shares_space:
-            queries, store = vectors, self.datastore.centred_by(None)
+            queries, store = vectors, self._uncentred
         else:
             raise InputError(
                 f"without alignment images cannot be compared with captions here: the encoder {self.encoder.name} "
@@ -160,12 +160,26 @@ class ReCap(ModelHubMixin):
         found = store.search(queries, k or self.settings.k)
         return store.evidence(found.ids[0], found.similarities[0])
 
-    def save_pretrained(self, save_directory: str | Path, **_: Any) -> None:  # type: ignore[override]
+    def save_pretrained(self, folder: str | Path) -> None:
         """Write the pack to a folder, all of it or nothing."""
-        pack.save(self, Path(save_directory))
+        pack.save(self, Path(folder))
+
+    def push_to_hub(
+        self,
+        repository: str,
+        *,
+        private: bool | None = None,
+        revision: str | None = None,
+        token: str | bool | None = None,
+        commit_message: str = "Upload a recap pack",
+    ) -> str:
+        """Put the pack on the Hugging Face hub as ``OWNER/NAME``, and return its address."""
+        return pack.push(
+            self, repository, private=private, revision=revision, token=token, commit_message=commit_message
+        )
 
     @classmethod
-    def from_pretrained(  # type: ignore[override]
+    def from_pretrained(
         cls,
         name: str | Path,
         *,
@@ -195,6 +209,10 @@ class ReCap(ModelHubMixin):
             settings=contents.settings,
             alignment=contents.alignment,
         )
+
+    @cached_property
+    def _uncentred(self) -> Datastore:
+        return self.datastore.centred_by(None)
 
     def _write(self, queries: Vectors, evidence: Sequence[Sequence[Evidence]]) -> list[list[Draft]]:
         model = self.language_model
@@ -236,9 +254,7 @@ class ReCap(ModelHubMixin):
             cosines.append(np.array(values, dtype=np.float32))
         return cosines
 
-    def _select(
-        self, candidates: dict[str, Draft | None], cosines: Vectors, evidence: tuple[Evidence, ...]
-    ) -> Caption:
+    def _select(self, candidates: dict[str, Draft | None], cosines: Vectors, evidence: tuple[Evidence, ...]) -> Caption:
         texts = list(candidates)
         scores = RULES[self.settings.selection](texts, cosines, evidence[: self.settings.pool])
         ranked = sorted(range(len(texts)), key=lambda row: (-scores[row], -cosines[row], texts[row]))

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from recap import __version__
@@ -63,6 +64,29 @@ def save(captioner: ReCap, folder: Path, **facts: Any) -> None:
         write_json(target / CONFIG, {**_config(captioner), **facts})
 
 
+def push(
+    captioner: ReCap,
+    repository: str,
+    *,
+    private: bool | None,
+    revision: str | None,
+    token: str | bool | None,
+    commit_message: str,
+) -> str:
+    """Upload a captioner as a repository of the Hugging Face hub, made first if it is not there."""
+    from huggingface_hub import HfApi
+
+    api = HfApi(token=token)
+    name = api.create_repo(repository, private=private, exist_ok=True).repo_id
+    with TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "pack"
+        save(captioner, folder)
+        commit = api.upload_folder(
+            repo_id=name, folder_path=folder, revision=revision, commit_message=commit_message, delete_patterns="*"
+        )
+    return str(commit.commit_url)
+
+
 def load(
     name: str | Path, *, device: str, revision: str | None, token: str | bool | None, progress: bool
 ) -> PackContents:
@@ -74,7 +98,9 @@ def load(
     folder = Path(name)
     if not folder.is_dir():
         if isinstance(name, Path) or name.startswith((".", "/", "~")) or name.count("/") != 1:
-            raise PackError(f"{name}: no such folder. A pack is a folder, {' or '.join(BUILTIN)}, or OWNER/NAME on the hub")
+            raise PackError(
+                f"{name}: no such folder. A pack is a folder, {' or '.join(BUILTIN)}, or OWNER/NAME on the hub"
+            )
         from recap.assets import hub_folder
 
         folder = hub_folder(str(name), revision=revision, token=token)

@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +43,7 @@ def is_degenerate(text: str) -> bool:
     if not tokens:
         return True
     thrice = any(a == b == c for a, b, c in zip(tokens, tokens[1:], tokens[2:], strict=False))
-    pairs = list(zip(tokens, tokens[1:], strict=False))
+    pairs = list(pairwise(tokens))
     return thrice or (len(pairs) >= 6 and len(set(pairs)) <= len(pairs) // 2)
 
 

@@ -31,6 +31,8 @@ def print_explanation(path: Path, caption: Caption) -> None:
     ]
     right = [(item.text, f"{item.similarity:.2f}") for item in caption.evidence[:ROWS]]
     for row in range(max(len(left), len(right))):
-        table.add_row(*(left[row] if row < len(left) else ("", "", "")), *(right[row] if row < len(right) else ("", "")))
+        table.add_row(
+            *(left[row] if row < len(left) else ("", "", "")), *(right[row] if row < len(right) else ("", ""))
+        )
     console.print(table)
     console.print()

@@ -9,7 +9,16 @@ from typing import Any
 
 import click
 
-_LIBRARIES = ("numpy", "onnxruntime", "faiss-cpu", "xllamacpp", "torch", "open_clip_torch", "transformers", "ctranslate2")
+_LIBRARIES = (
+    "numpy",
+    "onnxruntime",
+    "faiss-cpu",
+    "xllamacpp",
+    "torch",
+    "open_clip_torch",
+    "transformers",
+    "ctranslate2",
+)
 
 
 @click.command()

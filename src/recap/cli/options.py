@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
     from recap.captioner import ReCap
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 DEVICES = click.Choice(["cpu", "cuda", "mps"])
 
 
-def pack_options(command: Command) -> Command:
+def pack_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that say which pack is loaded, and where it runs."""
-    for option in (
-        click.option("--device", type=DEVICES, default="cpu", show_default=True, help="Where encoder and model run."),
-        click.option("--pack", default="builtin", show_default=True, help="A folder, a name on the hub, or builtin."),
-    ):
-        command = option(command)
-    return command
+    where = click.option(
+        "--device", type=DEVICES, default="cpu", show_default=True, help="Where encoder and model run."
+    )
+    which = click.option(
+        "--pack", default="builtin", show_default=True, help="A folder, a name on the hub, or builtin."
+    )
+    return which(where(command))
 
 
 def load_captioner(pack: str, device: str, language_model: str | None = None) -> ReCap:
@@ -40,7 +41,7 @@ def inputs_to_paths(inputs: tuple[str, ...]) -> Iterator[Path]:
     def named() -> Iterator[str]:
         for given in inputs:
             if given == "-":
-                yield from (line.rstrip("\n") for line in click.get_text_stream("stdin") if line.strip())
+                yield from (line.rstrip("\n") for line in sys.stdin if line.strip())
             else:
                 yield given
 

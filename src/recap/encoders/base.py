@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from recap.errors import ImageError
@@ -40,3 +41,30 @@ class TextEncoder(Protocol):
     def encode_texts(self, texts: Sequence[str], *, progress: bool = False) -> Vectors:
         """Return one unit row for each text."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Encoder:
+    """An image encoder and a text encoder that are used together; their dimensions may differ."""
+
+    name: str
+    """The name it can be loaded by again, aliases written out: ``tinyvit,minilm``."""
+    image: ImageEncoder
+    text: TextEncoder
+
+    @property
+    def shares_space(self) -> bool:
+        """Whether images and texts can be compared without alignment: both sides are of one model, such as CLIP."""
+        return self.image.name == self.text.name and self.image.dimension == self.text.dimension
+
+    def encode_images(self, images: Sequence[ImageLike], *, progress: bool = False) -> Vectors:
+        """Return one unit row for each image; the first unreadable one raises ``ImageError``."""
+        return self.image.encode_images(images, progress=progress)
+
+    def encode_each(self, images: Iterable[ImageLike]) -> Iterator[Vectors | ImageError]:
+        """Yield for each image, in order, its vector or the reason why there is none."""
+        return self.image.encode_each(images)
+
+    def encode_texts(self, texts: Sequence[str], *, progress: bool = False) -> Vectors:
+        """Return one unit row for each text."""
+        return self.text.encode_texts(texts, progress=progress)

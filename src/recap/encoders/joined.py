@@ -1,0 +1,48 @@
+"""Several image encoders as one: their unit vectors side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from PIL import Image
+
+from recap.encoders.cache import VectorCache
+from recap.encoders.pipeline import BatchedImageEncoder, SingleImageEncoder, fingerprint_of, unit_rows
+from recap.encoders.preprocess import Pixels
+from recap.types import Vectors
+
+
+class JoinedImageEncoder(BatchedImageEncoder):
+    """Image encoders whose unit vectors are put side by side, scaled so that the whole has unit length.
+
+    A picture is decoded once, and preprocessed once for all parts that want it in the same way.
+    """
+
+    def __init__(self, parts: Sequence[SingleImageEncoder], *, cache: VectorCache | None = None) -> None:
+        super().__init__(
+            name="+".join(part.name for part in parts),
+            fingerprint=fingerprint_of("joined", *(part.fingerprint for part in parts)),
+            dimension=sum(part.dimension for part in parts),
+            shorter_side=max(part.shorter_side for part in parts),
+            batch_size=min(part.batch_size for part in parts),
+            cache=cache,
+        )
+        self.parts = tuple(parts)
+        self._preprocessings = tuple(dict.fromkeys(part.preprocessing for part in parts))
+        ends = np.cumsum([3 * preprocessing.size**2 for preprocessing in self._preprocessings])
+        self._spans = dict(zip(self._preprocessings, zip([0, *ends[:-1]], ends, strict=True), strict=True))
+
+    def preprocess(self, picture: Image.Image) -> Pixels:
+        """Return what the parts read, one after the other in a flat array."""
+        return np.concatenate([preprocessing(picture).ravel() for preprocessing in self._preprocessings])
+
+    def forward(self, batch: Pixels) -> Vectors:
+        """Run every part on its own share of the array."""
+        rows = []
+        for part in self.parts:
+            start, end = self._spans[part.preprocessing]
+            size = part.preprocessing.size
+            pixels = np.ascontiguousarray(batch[:, start:end]).reshape(-1, 3, size, size)
+            rows.append(unit_rows(part.forward(pixels)))
+        return np.concatenate(rows, axis=1) / np.float32(np.sqrt(len(rows)))

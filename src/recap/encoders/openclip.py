@@ -1,0 +1,238 @@
+"""Encoders of open_clip: OpenAI's CLIP, SigLIP and everything else that library knows, in float32."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from recap.encoders.cache import VectorCache
+from recap.encoders.pipeline import CachedTextEncoder, SingleImageEncoder, fingerprint_of
+from recap.encoders.preprocess import Pixels, Preprocess
+from recap.errors import AssetError, InputError, MissingExtraError, OfflineError
+from recap.types import Vectors
+
+_IMAGE_BATCH = 16
+_TEXT_BATCH = 64
+_PREPROCESS_KEYS = ("mean", "std", "interpolation", "resize_mode")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenClipModel:
+    """A loaded model with its tokenizer; the image and the text encoder share it."""
+
+    name: str
+    model: Any
+    tokenizer: Any
+    device: str
+    weights: str
+    """sha256 over the configuration and all weights."""
+
+    def dimension(self) -> int:
+        """Return the dimension of the space that images and texts share."""
+        return int(self.embed_texts(self.tokenizer([""])).shape[1])
+
+    def embed_images(self, pixels: Any) -> Vectors:
+        """Run the image tower on a tensor."""
+        return self._run(self.model.encode_image, pixels)
+
+    def embed_texts(self, tokens: Any) -> Vectors:
+        """Run the text tower on a tensor."""
+        return self._run(self.model.encode_text, tokens)
+
+    def _run(self, tower: Any, tensor: Any) -> Vectors:
+        import torch
+
+        with torch.inference_mode():
+            rows: Vectors = tower(tensor.to(self.device)).float().cpu().numpy()
+        return rows
+
+
+class OpenClipImageEncoder(SingleImageEncoder):
+    """The image tower of an open_clip model."""
+
+    def __init__(self, clip: OpenClipModel, *, cache: VectorCache | None = None) -> None:
+        preprocessing = preprocessing_of(clip.model)
+        super().__init__(
+            preprocessing,
+            name=clip.name,
+            fingerprint=fingerprint_of("image", clip.weights, preprocessing.fingerprint()),
+            dimension=clip.dimension(),
+            batch_size=_IMAGE_BATCH,
+            cache=cache,
+        )
+        self._clip = clip
+
+    def forward(self, batch: Pixels) -> Vectors:
+        """Run the network."""
+        import torch
+
+        return self._clip.embed_images(torch.from_numpy(batch))
+
+
+class OpenClipTextEncoder(CachedTextEncoder):
+    """The text tower of an open_clip model. Every text is filled up to the window, so batches do not change vectors."""
+
+    def __init__(self, clip: OpenClipModel, *, cache: VectorCache | None = None) -> None:
+        self.context_length = int(clip.tokenizer.context_length)
+        super().__init__(
+            name=clip.name,
+            fingerprint=fingerprint_of("text", clip.weights, str(self.context_length)),
+            dimension=clip.dimension(),
+            cache=cache,
+        )
+        self._clip = clip
+
+    def tokenize(self, texts: Sequence[str]) -> tuple[Sequence[Any], int]:
+        """Return the tokens of each text, cut so that the end token survives, and how many were cut."""
+        cut = sum(self._length(text) > self.context_length for text in texts)
+        return list(self._clip.tokenizer(list(texts))), cut
+
+    def forward(self, tokens: Sequence[Any]) -> Vectors:
+        """Run the network, a batch at a time."""
+        import torch
+
+        batches = [tokens[start : start + _TEXT_BATCH] for start in range(0, len(tokens), _TEXT_BATCH)]
+        return np.concatenate([self._clip.embed_texts(torch.stack(list(batch))) for batch in batches])
+
+    def _length(self, text: str) -> int:
+        """Return how many tokens a text would have if nothing were cut, start and end included."""
+        tokenizer = self._clip.tokenizer
+        if hasattr(tokenizer, "encode"):  # open_clip's own byte-pair tokenizer
+            return len(tokenizer.encode(text)) + 2
+        clean = getattr(tokenizer, "clean_fn", str)
+        return len(tokenizer.tokenizer(clean(text), truncation=False).input_ids)
+
+
+def load_model(name: str, *, device: str = "cpu") -> OpenClipModel:
+    """Load ``MODEL/PRETRAINED``, ``hf-hub:OWNER/NAME`` or ``local-dir:FOLDER``.
+
+    ``MODEL`` is a name of open_clip or of OpenAI (``ViT-B-32`` or ``ViT-B/32``, ``ViT-L/14@336px``); ``PRETRAINED`` a
+    tag of open_clip such as ``openai``, or the path of a checkpoint.
+    """
+    open_clip, torch = _import()
+    _check_device(torch, device)
+    options: dict[str, Any] = {}
+    architecture = name
+    if not name.startswith(("hf-hub:", "local-dir:")):
+        architecture, pretrained = split_name(name, open_clip.list_models())
+        options = _weights_options(open_clip, architecture, pretrained)
+    try:
+        model = open_clip.create_model(
+            architecture, precision="fp32", device=device, require_pretrained=True, **options
+        )
+        tokenizer = open_clip.get_tokenizer(architecture)
+    except ImportError as error:
+        raise MissingExtraError(f"open_clip:{name} ({error})", "hf") from error
+    except Exception as error:  # open_clip wraps whatever happens in RuntimeError, and not always
+        raise _load_error(name, error) from error
+    model.eval()
+    weights = _weights_sha256(model, open_clip.get_model_config(architecture), bool(options.get("force_quick_gelu")))
+    return OpenClipModel(f"open_clip:{name}", model, tokenizer, device, weights)
+
+
+def split_name(name: str, known: Sequence[str]) -> tuple[str, str]:
+    """Split ``MODEL/PRETRAINED``, where either may hold slashes, into open_clip's name of the model and the rest."""
+    pieces = name.split("/")
+    for end in range(len(pieces) - 1, 0, -1):
+        model = canonical("/".join(pieces[:end]))
+        if model in known:
+            return model, "/".join(pieces[end:])
+    if canonical(name) in known:
+        raise InputError(f"open_clip:{name}: which weights? Write open_clip:{name}/PRETRAINED, such as {name}/openai")
+    raise InputError(f"open_clip:{name}: open_clip knows no such model; it knows {', '.join(known)}")
+
+
+def canonical(model: str) -> str:
+    """Return open_clip's spelling of a model: ``ViT-L-14-336`` for OpenAI's ``ViT-L/14@336px``."""
+    return model.replace("/", "-").replace("@", "-").removesuffix("px")
+
+
+def preprocessing_of(model: Any) -> Preprocess:
+    """Return a model's preprocessing as open_clip states it."""
+    import open_clip
+
+    config = open_clip.get_model_preprocess_cfg(model)
+    size = config["size"]
+    if not isinstance(size, int):
+        if len(set(size)) != 1:
+            raise InputError(f"the model reads pictures of {size}; only square ones are supported")
+        size = size[0]
+    return Preprocess(
+        size=int(size),
+        mean=tuple(config["mean"]),
+        std=tuple(config["std"]),
+        # open_clip takes bicubic for "random", which is meant for training
+        interpolation="bilinear" if config.get("interpolation") == "bilinear" else "bicubic",
+        resize=config.get("resize_mode") or "shortest",
+        fill=config.get("fill_color") or 0,
+    )
+
+
+def _import() -> tuple[Any, Any]:
+    try:
+        import open_clip
+        import torch
+    except ImportError as error:
+        raise MissingExtraError("an open_clip encoder", "clip") from error
+    except RuntimeError as error:  # what torchvision raises when it was built for another torch
+        raise InputError(f"open_clip cannot be imported ({error}); install matching torch and torchvision") from error
+    return open_clip, torch
+
+
+def _check_device(torch: Any, device: str) -> None:
+    kind = device.partition(":")[0]
+    available = {
+        "cpu": True,
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+    }
+    if kind not in available:
+        raise InputError(f"unknown device {device!r}: one of {', '.join(available)}")
+    if not available[kind]:
+        raise InputError(f"device {device}: this torch finds none; use device cpu")
+
+
+def _weights_options(open_clip: Any, model: str, pretrained: str) -> dict[str, Any]:
+    """Return what ``create_model`` must be told so that the weights are read as they were trained."""
+    config = open_clip.get_pretrained_cfg(model, pretrained)
+    if config:
+        # OpenAI's weights and some others need QuickGELU, which the plain model names leave out
+        return {"pretrained": pretrained, "force_quick_gelu": bool(config.get("quick_gelu"))}
+    if not Path(pretrained).is_file():
+        tags = open_clip.list_pretrained_tags_by_model(model)
+        known = ", ".join(tags) or "none"
+        raise InputError(f"{pretrained}: neither a file nor weights that open_clip has for {model}; it has: {known}")
+    # a checkpoint does not say how its pictures were prepared; all tags of SigLIP, for one, agree on it
+    stated = []
+    for tag in open_clip.list_pretrained_tags_by_model(model):
+        tag_config = open_clip.get_pretrained_cfg(model, tag)
+        stated.append({key: tag_config[key] for key in _PREPROCESS_KEYS if tag_config.get(key) is not None})
+    agreed = stated[0] if stated and all(other == stated[0] for other in stated) else None
+    return {"pretrained": pretrained, "force_preprocess_cfg": agreed or None}
+
+
+def _load_error(name: str, error: Exception) -> AssetError:
+    text = str(error)
+    what = f"open_clip:{name}"
+    if isinstance(error, OSError) or "Failed to download" in text or "Failed initial" in text:
+        return OfflineError(
+            f"{what}: the weights or the tokenizer are not on this machine and could not be downloaded ({text}); "
+            "check the network and HF_HUB_OFFLINE, or give the path of a checkpoint as PRETRAINED"
+        )
+    return AssetError(f"{what}: could not be loaded ({text})")
+
+
+def _weights_sha256(model: Any, config: Any, quick_gelu: bool) -> str:
+    """Return a sha256 over names, types, shapes and bytes of all weights, and over the shape of the network."""
+    digest = hashlib.sha256(json.dumps([config, quick_gelu], sort_keys=True, default=str).encode())
+    for key, tensor in sorted(model.state_dict().items()):
+        values = tensor.detach().cpu().contiguous().numpy()
+        digest.update(f"{key} {values.dtype} {values.shape}".encode())
+        digest.update(values.tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,238 @@
+"""What all encoders share: look-ahead decoding in threads, batches, unit length, the vector cache."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from tqdm import tqdm
+
+from recap.encoders import images as pictures
+from recap.encoders.cache import VectorCache
+from recap.encoders.preprocess import Pixels, Preprocess
+from recap.errors import ImageError, InputError, RecapError
+from recap.types import ImageLike, Vectors
+
+_TEXT_CHUNK = 2048
+
+
+def cores() -> int:
+    """Return how many processor cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def fingerprint_of(*parts: str) -> str:
+    """Return the sha256 of all that decides about an encoder's vectors."""
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def unit_rows(rows: Vectors) -> Vectors:
+    """Scale each row to unit length. A row that has no direction (zero, NaN, infinite) becomes NaN."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        scaled = np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True), np.float32)
+    scaled[~np.isfinite(scaled).all(axis=1)] = np.nan
+    return scaled
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A picture on its way: its cached vector, or the array the network will read, or what is wrong with it."""
+
+    name: str
+    content: bytes | None = None
+    vector: Vectors | None = None
+    pixels: Pixels | None = None
+    error: ImageError | None = None
+
+
+class BatchedImageEncoder(ABC):
+    """Base of the image encoders. A subclass gives ``preprocess`` and ``forward``.
+
+    Pictures are decoded by a few threads while the network is at work on the batch before, at most two batches ahead,
+    so memory stays bounded however many pictures come.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        fingerprint: str,
+        dimension: int,
+        shorter_side: int,
+        batch_size: int,
+        cache: VectorCache | None,
+    ) -> None:
+        self.name = name
+        self.fingerprint = fingerprint
+        self.dimension = dimension
+        self.shorter_side = shorter_side
+        """The size pictures are scaled to; larger JPEGs need not be decoded in full."""
+        self.batch_size = batch_size
+        self.cache = cache
+
+    @abstractmethod
+    def preprocess(self, picture: Image.Image) -> Pixels:
+        """Return the array the network reads for an upright RGB picture. Runs in several threads."""
+
+    @abstractmethod
+    def forward(self, batch: Pixels) -> Vectors:
+        """Return one row for each preprocessed picture, of any length."""
+
+    def encode_images(self, images: Sequence[ImageLike], *, progress: bool = False) -> Vectors:
+        """Return one unit row for each image; the first unreadable one raises ``ImageError``."""
+        rows = np.empty((len(images), self.dimension), np.float32)
+        results = self.encode_each(images)
+        bar = tqdm(results, total=len(images), unit="image", disable=None if progress else True)
+        for row, result in zip(rows, bar, strict=True):
+            if isinstance(result, ImageError):
+                raise result
+            row[:] = result
+        return rows
+
+    def encode_each(self, images: Iterable[ImageLike]) -> Iterator[Vectors | ImageError]:
+        """Yield for each image, in order, its vector or the reason why there is none."""
+        if isinstance(images, str | bytes):
+            raise InputError("images must be several images; put a single one in a list")
+        return self._encode_each(iter(images))
+
+    def _encode_each(self, images: Iterator[ImageLike]) -> Iterator[Vectors | ImageError]:
+        pool = ThreadPoolExecutor(min(cores(), 8), thread_name_prefix="recap-decode")
+        ahead: deque[Future[_Prepared]] = deque()
+        try:
+            ahead.extend(pool.submit(self._prepare, image) for image in islice(images, 2 * self.batch_size))
+            while ahead:
+                batch = [ahead.popleft().result() for _ in range(min(self.batch_size, len(ahead)))]
+                ahead.extend(pool.submit(self._prepare, image) for image in islice(images, len(batch)))
+                yield from self._finish(batch)
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _prepare(self, image: ImageLike) -> _Prepared:
+        """Read, look up, decode and preprocess one picture."""
+        name = "image"
+        try:
+            content = pictures.read(image)
+            name = pictures.label(image)
+            key = None
+            if self.cache is not None:
+                key = pictures.digest(content, name)
+                if known := self.cache.get(self.fingerprint, [key], self.dimension):
+                    return _Prepared(name, key, vector=known[key])
+            picture = pictures.decode_content(content, name, self.shorter_side)
+            return _Prepared(name, key, pixels=self.preprocess(picture))
+        except ImageError as error:
+            return _Prepared(name, error=error)
+
+    def _finish(self, batch: list[_Prepared]) -> Iterator[Vectors | ImageError]:
+        """Run the network on what is left of a batch, keep the new vectors, and yield all results in order."""
+        waiting = [item for item in batch if item.pixels is not None]
+        fresh: dict[int, Vectors] = {}
+        if waiting:
+            rows = unit_rows(self.forward(np.stack([item.pixels for item in waiting if item.pixels is not None])))
+            fresh = {id(item): row for item, row in zip(waiting, rows, strict=True)}
+        if self.cache is not None:
+            new = {item.content: fresh[id(item)] for item in waiting if item.content is not None}
+            self.cache.put(self.fingerprint, {key: row for key, row in new.items() if np.isfinite(row).all()})
+        for item in batch:
+            if item.error is not None:
+                yield item.error
+                continue
+            vector = item.vector if item.vector is not None else fresh[id(item)]
+            finite = np.isfinite(vector).all()
+            yield vector if finite else ImageError(f"{item.name}: {self.name} gave a vector without direction")
+
+
+class SingleImageEncoder(BatchedImageEncoder):
+    """Base of the image encoders that are one network with one way of preprocessing; a subclass gives ``forward``."""
+
+    def __init__(
+        self,
+        preprocessing: Preprocess,
+        *,
+        name: str,
+        fingerprint: str,
+        dimension: int,
+        batch_size: int,
+        cache: VectorCache | None,
+    ) -> None:
+        super().__init__(
+            name=name,
+            fingerprint=fingerprint,
+            dimension=dimension,
+            shorter_side=preprocessing.size,
+            batch_size=batch_size,
+            cache=cache,
+        )
+        self.preprocessing = preprocessing
+
+    def preprocess(self, picture: Image.Image) -> Pixels:
+        """Scale, crop and normalise."""
+        return self.preprocessing(picture)
+
+
+class CachedTextEncoder(ABC):
+    """Base of the text encoders. A subclass gives ``tokenize`` and ``forward``."""
+
+    def __init__(self, *, name: str, fingerprint: str, dimension: int, cache: VectorCache | None) -> None:
+        self.name = name
+        self.fingerprint = fingerprint
+        self.dimension = dimension
+        self.cache = cache
+        self.truncated = 0
+        """How many texts so far were longer than the window and have been cut before the end token."""
+
+    @abstractmethod
+    def tokenize(self, texts: Sequence[str]) -> tuple[Sequence[Any], int]:
+        """Return what ``forward`` reads for each text, and how many texts had to be cut."""
+
+    @abstractmethod
+    def forward(self, tokens: Sequence[Any]) -> Vectors:
+        """Return one row for each tokenized text, of any length, independent of the others."""
+
+    def encode_texts(self, texts: Sequence[str], *, progress: bool = False) -> Vectors:
+        """Return one unit row for each text."""
+        if isinstance(texts, str):
+            raise InputError("texts must be several texts; put a single one in a list")
+        rows = np.empty((len(texts), self.dimension), np.float32)
+        with tqdm(total=len(texts), unit="text", disable=None if progress else True) as bar:
+            for start in range(0, len(texts), _TEXT_CHUNK):
+                chunk = texts[start : start + _TEXT_CHUNK]
+                rows[start : start + len(chunk)] = self._encode_chunk(chunk)
+                bar.update(len(chunk))
+        return rows
+
+    def _encode_chunk(self, texts: Sequence[str]) -> Vectors:
+        keys = [_text_digest(text) for text in texts]
+        # cached texts are tokenized too: how many were cut must not depend on what has been encoded before
+        tokens, cut = self.tokenize(texts)
+        self.truncated += cut
+        known = {} if self.cache is None else self.cache.get(self.fingerprint, keys, self.dimension)
+        missing = [i for i, key in enumerate(keys) if key not in known]
+        if missing:
+            rows = unit_rows(self.forward([tokens[i] for i in missing]))
+            for i, row in zip(missing, rows, strict=True):
+                if not np.isfinite(row).all():
+                    raise RecapError(f"{self.name} gave a vector without direction for the text {texts[i][:80]!r}")
+            fresh = {keys[i]: row for i, row in zip(missing, rows, strict=True)}
+            if self.cache is not None:
+                self.cache.put(self.fingerprint, fresh)
+            known |= fresh
+        return np.stack([known[key] for key in keys])
+
+
+def _text_digest(text: str) -> bytes:
+    try:
+        return hashlib.sha256(text.encode()).digest()
+    except (AttributeError, UnicodeEncodeError) as error:
+        raise InputError(f"not a text that can be encoded: {text!r:.80}") from error

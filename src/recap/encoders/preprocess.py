@@ -1,0 +1,103 @@
+"""From an RGB picture to the array a network reads: scale, crop, normalise, with Pillow and numpy alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from recap.errors import InputError
+
+Pixels: TypeAlias = npt.NDArray[np.float32]
+"""Channels, height, width; or a batch of those."""
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+_FILTERS = {
+    "bicubic": Image.Resampling.BICUBIC,
+    "bilinear": Image.Resampling.BILINEAR,
+    "lanczos": Image.Resampling.LANCZOS,
+    "nearest": Image.Resampling.NEAREST,
+}
+_RESIZES = ("shortest", "longest", "squash")
+
+# A strip longer than this is cut to its middle before it is scaled: the crop would drop the rest anyway, and scaling
+# a picture of 100,000 x 1 pixels to a shorter side of 224 would take 15 GB.
+_LONGEST_STRIP = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Preprocess:
+    """How a picture becomes the input of a network.
+
+    ``resize`` is ``shortest`` (scale the shorter side to ``size`` and crop the centre), ``squash`` (scale both sides,
+    whatever the aspect ratio) or ``longest`` (scale the longer side and fill the rest with the grey level ``fill``).
+    """
+
+    size: int = 224
+    mean: tuple[float, ...] = IMAGENET_MEAN
+    std: tuple[float, ...] = IMAGENET_STD
+    interpolation: str = "bicubic"
+    resize: str = "shortest"
+    fill: int = 0
+
+    def __post_init__(self) -> None:
+        if self.size < 1 or len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
+            raise InputError("preprocessing needs a positive size, and three means and three positive deviations")
+        if self.interpolation not in _FILTERS:
+            raise InputError(f"unknown interpolation {self.interpolation!r}: one of {', '.join(_FILTERS)}")
+        if self.resize not in _RESIZES:
+            raise InputError(f"unknown resize {self.resize!r}: one of {', '.join(_RESIZES)}")
+
+    def __call__(self, picture: Image.Image) -> Pixels:
+        """Return the picture as a normalised float32 array of shape (3, size, size)."""
+        values = np.asarray(self.scale(picture), np.float32)
+        mean, std = np.array(self.mean, np.float32), np.array(self.std, np.float32)
+        values = values * (1 / (255 * std)) - mean / std
+        return np.ascontiguousarray(values.transpose(2, 0, 1), np.float32)
+
+    def scale(self, picture: Image.Image) -> Image.Image:
+        """Return the picture at ``size`` x ``size``."""
+        if self.resize == "squash":
+            return picture.resize((self.size, self.size), _FILTERS[self.interpolation])
+        if self.resize == "longest":
+            return self._fitted(picture)
+        return self._cropped(picture)
+
+    def fingerprint(self) -> str:
+        """Return all that decides about the values, as one line."""
+        # "draft": large JPEGs are decoded at a fraction of their size, see images.decode
+        return json.dumps({**asdict(self), "decode": "draft"}, sort_keys=True)
+
+    def _cropped(self, picture: Image.Image) -> Image.Image:
+        picture = _middle(picture)
+        width, height = picture.size
+        short = min(width, height)
+        width, height = self.size * width // short, self.size * height // short
+        picture = picture.resize((width, height), _FILTERS[self.interpolation])
+        left, top = round((width - self.size) / 2), round((height - self.size) / 2)
+        return picture.crop((left, top, left + self.size, top + self.size))
+
+    def _fitted(self, picture: Image.Image) -> Image.Image:
+        ratio = max(picture.size) / self.size
+        width, height = (max(1, round(side / ratio)) for side in picture.size)
+        picture = picture.resize((width, height), _FILTERS[self.interpolation])
+        canvas = Image.new("RGB", (self.size, self.size), (self.fill,) * 3)
+        canvas.paste(picture, ((self.size - width) // 2, (self.size - height) // 2))
+        return canvas
+
+
+def _middle(picture: Image.Image) -> Image.Image:
+    """Cut an extreme strip to its middle."""
+    width, height = picture.size
+    longest = _LONGEST_STRIP * min(width, height)
+    if max(width, height) <= longest:
+        return picture
+    width, height = min(width, longest), min(height, longest)
+    left, top = (picture.width - width) // 2, (picture.height - height) // 2
+    return picture.crop((left, top, left + width, top + height))

@@ -1,0 +1,86 @@
+"""A small world to try every room in: pictures of one colour, captions that name it, and tiny ONNX models."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from PIL import Image
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+from recap.types import Pair
+
+COLOURS = {
+    "red": (220, 20, 20),
+    "green": (20, 200, 20),
+    "blue": (20, 20, 220),
+    "yellow": (230, 230, 20),
+    "purple": (200, 20, 200),
+    "cyan": (20, 210, 210),
+}
+SAYINGS = ("a {} wall", "the wall is {}", "somebody painted this wall {}")
+WORDS = ("[UNK]", "[END]", "a", "the", "wall", "is", "somebody", "painted", "this", *COLOURS)
+_SIZE = 8
+
+
+def _save(path: Path, nodes: list[onnx.NodeProto], inputs: list[onnx.ValueInfoProto], weights: np.ndarray) -> None:
+    output = helper.make_tensor_value_info("output", TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "tiny", inputs, [output], [numpy_helper.from_array(weights, "weights")])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+@pytest.fixture(scope="session")
+def encoder_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for ``onnx:FOLDER``: the mean colour of a picture, and the mean of the vectors of the words."""
+    folder = tmp_path_factory.mktemp("encoder")
+    pixels = helper.make_tensor_value_info("pixels", TensorProto.FLOAT, ["n", 3, _SIZE, _SIZE])
+    means = helper.make_node("ReduceMean", ["pixels"], ["colour"], axes=[2, 3], keepdims=0)
+    mixed = helper.make_node("MatMul", ["colour", "weights"], ["output"])
+    _save(folder / "image.onnx", [means, mixed], [pixels], np.eye(3, 4, dtype=np.float32))
+    names = [
+        helper.make_tensor_value_info(name, TensorProto.INT64, ["n", "t"]) for name in ("input_ids", "attention_mask")
+    ]
+    vectors = np.random.default_rng(0).standard_normal((len(WORDS), 12)).astype(np.float32)
+    _save(folder / "text.onnx", [helper.make_node("Gather", ["weights", "input_ids"], ["output"])], names, vectors)
+    tokenizer = Tokenizer(models.WordLevel({word: place for place, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A [END]", special_tokens=[("[END]", 1)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {"image": {"size": _SIZE}, "text": {"max_length": 16, "pooling": "mean"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def pairs_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three pictures of each colour with a ``.txt`` file of three captions."""
+    folder = tmp_path_factory.mktemp("pairs")
+    for colour, rgb in COLOURS.items():
+        for number in range(3):
+            paint(folder / f"{colour}{number}.png", rgb, seed=number)
+            (folder / f"{colour}{number}.txt").write_text("\n".join(saying.format(colour) for saying in SAYINGS))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def new_pictures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One picture of each colour that nobody has seen."""
+    folder = tmp_path_factory.mktemp("new")
+    return {colour: paint(folder / f"{colour}.png", rgb, seed=99) for colour, rgb in COLOURS.items()}
+
+
+@pytest.fixture(scope="session")
+def pairs(pairs_folder: Path) -> list[Pair]:
+    from recap.datasets import read_pairs
+
+    return read_pairs(pairs_folder)
+
+
+def paint(path: Path, rgb: tuple[int, int, int], seed: int) -> Path:
+    noise = np.random.default_rng(seed).normal(0, 12, (12, 10, 3))
+    Image.fromarray(np.clip(noise + rgb, 0, 255).astype(np.uint8)).save(path)
+    return path

@@ -1,0 +1,283 @@
+from __future__ import annotations
+
+import io
+import struct
+import threading
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, features
+
+from recap.encoders.images import decode, digest, read
+from recap.errors import ImageError, InputError
+
+
+def saved(picture: Image.Image, kind: str, **options: object) -> bytes:
+    buffer = io.BytesIO()
+    picture.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def colours(width: int = 6, height: int = 4) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
+
+
+@pytest.mark.parametrize("form", ["path", "text", "bytes", "picture"])
+def test_every_form_of_input(tmp_path: Path, form: str) -> None:
+    values = colours()
+    content = saved(Image.fromarray(values), "PNG")
+    (tmp_path / "a.png").write_bytes(content)
+    source = {
+        "path": tmp_path / "a.png",
+        "text": str(tmp_path / "a.png"),
+        "bytes": content,
+        "picture": Image.fromarray(values),
+    }[form]
+    picture = decode(source)
+    assert picture.mode == "RGB"
+    assert np.array_equal(np.asarray(picture), values)
+
+
+@pytest.mark.parametrize(
+    ("orientation", "upright"),
+    [
+        (1, lambda a: a),
+        (2, lambda a: a[:, ::-1]),
+        (3, lambda a: a[::-1, ::-1]),
+        (4, lambda a: a[::-1]),
+        (5, lambda a: a.transpose(1, 0, 2)),
+        (6, lambda a: np.rot90(a, -1)),
+        (7, lambda a: a[::-1, ::-1].transpose(1, 0, 2)),
+        (8, lambda a: np.rot90(a, 1)),
+    ],
+)
+def test_orientation_is_applied(orientation: int, upright: object) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    content = saved(Image.fromarray(colours()), "PNG", exif=exif.tobytes())
+    assert np.array_equal(np.asarray(decode(content)), upright(colours()))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL")
+def test_broken_exif_is_ignored() -> None:
+    content = saved(Image.fromarray(colours()), "PNG", exif=b"Exif\0\0MM\0*\0\0\0\xff\xff\xff")
+    assert np.array_equal(np.asarray(decode(content)), colours())
+
+
+def test_alpha_goes_onto_white() -> None:
+    rgba = np.zeros((1, 3, 4), np.uint8)
+    rgba[0, :, 0] = 200
+    rgba[0, :, 3] = (0, 102, 255)  # 102 is two fifths
+    result = np.asarray(decode(saved(Image.fromarray(rgba), "PNG")))
+    assert result[0, 0].tolist() == [255, 255, 255]
+    assert np.abs(result[0, 1].astype(int) - [233, 153, 153]).max() <= 1
+    assert result[0, 2].tolist() == [200, 0, 0]
+
+
+def test_palette_with_and_without_transparency() -> None:
+    picture = Image.new("P", (2, 1))
+    picture.putpalette([10, 20, 30, 200, 100, 50])
+    picture.putdata([0, 1])
+    assert np.asarray(decode(saved(picture, "PNG")))[0].tolist() == [[10, 20, 30], [200, 100, 50]]
+    see_through = np.asarray(decode(saved(picture, "PNG", transparency=0)))
+    assert see_through[0].tolist() == [[255, 255, 255], [200, 100, 50]]
+
+
+def test_colour_key_of_rgb_is_transparency() -> None:
+    picture = Image.fromarray(np.array([[[1, 2, 3], [9, 9, 9]]], np.uint8))
+    result = np.asarray(decode(saved(picture, "PNG", transparency=(1, 2, 3))))
+    assert result[0].tolist() == [[255, 255, 255], [9, 9, 9]]
+
+
+@pytest.mark.parametrize("mode", ["L", "LA", "1"])
+def test_grey(mode: str) -> None:
+    grey = Image.fromarray(np.array([[0, 255, 0, 255]], np.uint8))
+    result = np.asarray(decode(saved(grey.convert(mode), "PNG")))
+    assert result.tolist() == [[[0] * 3, [255] * 3, [0] * 3, [255] * 3]]
+
+
+def test_cmyk_jpeg() -> None:
+    red = Image.new("CMYK", (16, 16), (0, 255, 255, 0))
+    result = np.asarray(decode(saved(red, "JPEG", quality=95))).astype(int)
+    assert np.abs(result - [255, 0, 0]).max() < 12
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+def test_sixteen_bits_are_scaled(kind: str) -> None:
+    levels = (np.arange(256, dtype=np.uint32) * 257).astype(np.uint16).reshape(16, 16)
+    result = np.asarray(decode(saved(Image.fromarray(levels), kind)))
+    assert np.array_equal(result[:, :, 0].ravel(), np.arange(256))
+    assert np.array_equal(result[:, :, 0], result[:, :, 2])
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "expected"),
+    [
+        ([0, 128, 255], np.int32, [0, 128, 255]),
+        ([0, 32896, 65535], np.int32, [0, 128, 255]),
+        ([-1000, 0, 1000], np.int32, [0, 128, 255]),
+        ([0.0, 0.5, 1.0], np.float32, [0, 128, 255]),
+        ([0.0, 51.0, 255.0], np.float32, [0, 51, 255]),
+        ([np.nan, 0.2, 1.0], np.float32, [0, 51, 255]),
+        ([7, 7, 7], np.int32, [7, 7, 7]),
+        ([70000, 70000, 70000], np.int32, [0, 0, 0]),
+    ],
+)
+def test_thirty_two_bits_are_scaled(values: list[float], kind: type, expected: list[int]) -> None:
+    result = np.asarray(decode(Image.fromarray(np.array([values], kind))))
+    assert np.abs(result[0, :, 0].astype(int) - expected).max() <= 1
+
+
+@pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG"])
+def test_first_frame_of_an_animation(kind: str) -> None:
+    if kind == "WEBP" and not features.check("webp"):
+        pytest.skip("this Pillow has no WebP")
+    frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue")]
+    options = {"lossless": True} if kind == "WEBP" else {}
+    content = saved(frames[0], kind, save_all=True, append_images=frames[1:], **options)
+    assert np.asarray(decode(content))[4, 4].tolist() == [255, 0, 0]
+
+
+@pytest.mark.parametrize("kind", ["WEBP", "AVIF"])
+def test_newer_formats(kind: str) -> None:
+    if not features.check(kind.lower()):
+        pytest.skip(f"this Pillow has no {kind}")
+    result = np.asarray(decode(saved(Image.new("RGB", (32, 32), "red"), kind, quality=95))).astype(int)
+    assert np.abs(result[16, 16] - [255, 0, 0]).max() < 12
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP"])
+def test_truncated_file(tmp_path: Path, kind: str) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
+    path = tmp_path / "cut.img"
+    content = saved(Image.fromarray(noise), kind)
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(ImageError, match=r"cut\.img"):
+        decode(path)
+
+
+def test_not_pictures(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("no picture")
+    (tmp_path / "empty.jpg").write_bytes(b"")
+    (tmp_path / "phone.heic").write_bytes(b"\0\0\0\x18ftypheic" + bytes(100))
+    for name, reason in [
+        ("notes.txt", "not a picture"),
+        ("empty.jpg", "empty"),
+        ("absent.png", "no such file"),
+        (".", "not a file"),
+        ("phone.heic", "pillow-heif"),
+        ("nul\0l", "read|no such file"),
+    ]:
+        with pytest.raises(ImageError, match=reason) as caught:
+            decode(tmp_path / name)
+        assert str(tmp_path) in str(caught.value)
+    with pytest.raises(ImageError, match="no pixels"):
+        decode(Image.new("RGB", (0, 5)))
+    with pytest.raises(InputError, match="int"):
+        decode(5)  # type: ignore[arg-type]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL")
+@settings(max_examples=60, deadline=None)
+@given(st.binary(max_size=300), st.sampled_from(["", "PNG", "JPEG", "GIF", "TIFF", "BMP"]), st.integers(0, 200))
+def test_damage_gives_a_picture_or_an_image_error(noise: bytes, kind: str, place: int) -> None:
+    content = saved(Image.fromarray(colours(20, 20)), kind) if kind else b""
+    with suppress(ImageError):
+        assert decode(content[:place] + noise + content[place + len(noise) :]).mode == "RGB"
+
+
+def png_claiming(width: int, height: int) -> bytes:
+    """A PNG whose header promises a size, with next to nothing behind it."""
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_bombs_are_refused_by_their_header() -> None:
+    before = Image.MAX_IMAGE_PIXELS
+    with pytest.raises(ImageError, match="over the limit of 100000000"):
+        decode(png_claiming(20_000, 6_000))
+    with pytest.raises(ImageError, match="MAX_IMAGE_PIXELS"):
+        decode(png_claiming(50_000, 50_000))
+    assert before == Image.MAX_IMAGE_PIXELS
+
+
+def test_limit_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RECAP_MAX_PIXELS", "23")
+    with pytest.raises(ImageError, match="over the limit of 23"):
+        decode(saved(Image.fromarray(colours()), "PNG"))
+    monkeypatch.setenv("RECAP_MAX_PIXELS", "24")
+    assert decode(saved(Image.fromarray(colours()), "PNG")).size == (6, 4)
+    monkeypatch.setenv("RECAP_MAX_PIXELS", "many")
+    with pytest.raises(InputError, match="RECAP_MAX_PIXELS"):
+        decode(saved(Image.fromarray(colours()), "PNG"))
+
+
+@pytest.mark.parametrize(
+    ("size", "decoded"),
+    [((100, 63), (100, 63)), ((100, 64), (50, 32)), ((130, 200), (33, 50)), ((1000, 128), (250, 32))],
+)
+def test_large_jpegs_are_decoded_small_but_not_too_small(size: tuple[int, int], decoded: tuple[int, int]) -> None:
+    content = saved(Image.linear_gradient("L").resize(size).convert("RGB"), "JPEG", quality=95)
+    small = decode(content, shorter_side=16)
+    assert small.size == decoded
+    assert min(small.size) >= 2 * 16
+    full = decode(content)
+    assert full.size == size
+    difference = np.asarray(full.resize((20, 20))).astype(int) - np.asarray(small.resize((20, 20)))
+    assert np.abs(difference).max() <= 8
+
+
+def test_only_jpegs_are_drafted_and_never_a_callers_picture(tmp_path: Path) -> None:
+    large = Image.new("RGB", (400, 400), "red")
+    assert decode(saved(large, "PNG"), shorter_side=16).size == (400, 400)
+    large.save(tmp_path / "a.jpg")
+    with Image.open(tmp_path / "a.jpg") as mine:
+        assert decode(mine, shorter_side=16).size == (400, 400)
+        assert mine.size == (400, 400)
+
+
+def test_a_callers_picture_is_left_as_it_is() -> None:
+    picture = Image.new("RGBA", (4, 4), (255, 0, 0, 0))
+    decode(picture)
+    assert picture.mode == "RGBA"
+    assert picture.getpixel((0, 0)) == (255, 0, 0, 0)
+    plain = Image.new("RGB", (4, 4))
+    decode(plain).putpixel((0, 0), (9, 9, 9))
+    assert plain.getpixel((0, 0)) == (0, 0, 0)
+
+
+def test_one_lazy_picture_in_many_threads() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    content = saved(Image.fromarray(colours(60, 40)), "PNG", exif=exif.tobytes())
+    for _ in range(5):
+        lazy = Image.open(io.BytesIO(content))
+        start = threading.Barrier(4)
+
+        def work(picture: Image.Image = lazy, start: threading.Barrier = start) -> np.ndarray:
+            start.wait()
+            return np.asarray(decode(picture))
+
+        with ThreadPoolExecutor(4) as pool:
+            results = [future.result() for future in [pool.submit(work) for _ in range(4)]]
+        assert all(np.array_equal(result, np.rot90(colours(60, 40), -1)) for result in results)
+
+
+def test_digest_tells_contents_apart(tmp_path: Path) -> None:
+    first, second = Image.fromarray(colours()), Image.fromarray(colours()[::-1])
+    assert digest(first, "") != digest(second, "")
+    assert digest(first, "") == digest(first.copy(), "")
+    assert digest(Image.new("RGB", (2, 8)), "") != digest(Image.new("RGB", (4, 4)), "")
+    (tmp_path / "a.png").write_bytes(saved(first, "PNG"))
+    assert digest(read(tmp_path / "a.png"), "") == digest(saved(first, "PNG"), "")

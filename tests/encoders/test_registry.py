@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from recap.assets import is_cached
+from recap.encoders import Encoder, list_encoders, load_encoder, registry
+from recap.encoders.cache import VectorCache
+from recap.encoders.registry import parse
+from recap.errors import InputError, MissingExtraError
+
+MakePicture = Callable[..., Image.Image]
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ("builtin", (("tinyvit",), "minilm")),
+        ("builtin-large", (("tinyvit", "dinov2"), "minilm")),
+        ("tinyvit+dinov2,minilm", (("tinyvit", "dinov2"), "minilm")),
+        ("open_clip:RN50/openai", (("open_clip:RN50/openai",), "open_clip:RN50/openai")),
+        ("open_clip:RN50/openai,minilm", (("open_clip:RN50/openai",), "minilm")),
+        ("tinyvit+onnx:folder", (("tinyvit", "onnx:folder"), "onnx:folder")),
+        ("dinov2,onnx:folder", (("dinov2",), "onnx:folder")),
+    ],
+)
+def test_grammar(spec: str, expected: tuple[tuple[str, ...], str]) -> None:
+    assert parse(spec) == expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ("tinyvit", "no text encoder is named.*tinyvit,minilm"),
+        ("tinyvit+dinov2", "no text encoder is named"),
+        ("minilm", "texts only"),
+        ("tinyvit,dinov2", "images only"),
+        ("resnet,minilm", "'resnet' is not known.*builtin-large.*open_clip:MODEL/PRETRAINED"),
+        ("tinyvit,bert", "'bert' is not known"),
+        ("", "is not known"),
+        ("tinyvit+,minilm", "is not known"),
+        ("onnx:", "is not known"),
+        ("open_clip:a/b+onnx:c", "whose text encoder"),
+        ("tinyvit,minilm,minilm", "is not known"),
+    ],
+)
+def test_wrong_names(spec: str, reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        load_encoder(spec)
+
+
+def test_pair_alone_and_joined(onnx_pair: Path, make_picture: MakePicture) -> None:
+    pair = f"onnx:{onnx_pair}"
+    alone = load_encoder(pair)
+    assert isinstance(alone, Encoder)
+    assert alone.name == pair
+    joined = load_encoder(f"{pair}+{pair},{pair}")
+    images = [make_picture(seed) for seed in range(3)]
+    single = alone.encode_images(images)
+    assert np.allclose(joined.encode_images(images), np.concatenate([single, single], axis=1) / np.sqrt(2), atol=1e-6)
+    assert joined.name == f"{pair}+{pair},{pair}"
+    assert load_encoder(joined.name).image.fingerprint == joined.image.fingerprint
+    assert np.array_equal(joined.encode_texts(["a dog"]), alone.encode_texts(["a dog"]))
+    results = list(joined.encode_each([images[0], b"no picture"]))
+    assert np.allclose(results[0], joined.encode_images(images)[0])
+    assert isinstance(results[1], Exception)
+
+
+def test_cache_by_path_or_object(onnx_pair: Path, tmp_path: Path, make_picture: MakePicture) -> None:
+    encoder = load_encoder(f"onnx:{onnx_pair}", cache=tmp_path / "v.db")
+    rows, texts = encoder.encode_images([make_picture()]), encoder.encode_texts(["a dog"])
+    with VectorCache(tmp_path / "v.db") as cache:
+        assert cache.count() == 2
+        again = load_encoder(f"onnx:{onnx_pair}", cache=cache)
+        assert np.array_equal(again.encode_images([make_picture()]), rows)
+        assert np.array_equal(again.encode_texts(["a dog"]), texts)
+
+
+def test_listing_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = {info.name: info for info in list_encoders()}
+    assert (listed["builtin"].image_dimension, listed["builtin"].text_dimension) == (320, 384)
+    assert (listed["builtin-large"].image_dimension, listed["minilm"].text_dimension) == (704, 384)
+    assert all(info.licence for info in listed.values())
+    real = importlib.util.find_spec
+    monkeypatch.setattr(registry, "find_spec", lambda name: None if name == "open_clip" else real(name))
+    missing = {info.name: info.missing_extra for info in list_encoders()}
+    assert missing["open_clip:ViT-B-32/openai"] == "clip"
+    assert missing["open_clip:ViT-B-16-SigLIP/webli"] == "clip,hf"
+    assert missing["builtin"] is None
+
+
+def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "open_clip", None)
+    with pytest.raises(MissingExtraError, match=r"recap-captioner\[clip\]"):
+        load_encoder("open_clip:ViT-B-32/openai")
+
+
+def _cached(*names: str) -> bool:
+    return all(is_cached(name) for name in names)
+
+
+@pytest.mark.skipif(not _cached("tinyvit", "dinov2", "minilm", "minilm-tokenizer"), reason="assets not downloaded")
+def test_builtin_encoders(make_picture: MakePicture) -> None:
+    encoder = load_encoder("builtin-large")
+    assert encoder.name == "tinyvit+dinov2,minilm"
+    rows = encoder.encode_images([make_picture(seed, (300, 240)) for seed in range(3)])
+    assert rows.shape == (3, 704)
+    assert np.allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-5)
+    assert np.allclose(np.linalg.norm(rows[:, :320], axis=1), np.sqrt(0.5), atol=1e-5)
+    small = load_encoder("builtin")
+    assert np.allclose(small.encode_images([make_picture(0, (300, 240))])[0], rows[0, :320] * np.sqrt(2), atol=1e-5)
+    texts = ["a dog runs on the beach", "a puppy is running by the sea", "the stock market fell", ""]
+    vectors = encoder.encode_texts(texts)
+    assert vectors.shape == (4, 384)
+    assert vectors[0] @ vectors[1] > 0.6 > 0.2 > vectors[0] @ vectors[2]
+    assert np.array_equal(encoder.encode_texts(texts[1:2])[0], vectors[1])

@@ -1,0 +1,186 @@
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from recap import ReCap
+from recap.datastore import Datastore
+from recap.encoders import load_encoder
+from recap.errors import EncoderMismatchError, ImageError, InputError, PackError
+from recap.language import Decoding
+from recap.types import Draft, Pair, Prompt
+
+
+class Scripted:
+    """A language model that writes what it is told to, and remembers what it was asked."""
+
+    name = "scripted"
+
+    def __init__(self, *texts: str, completes: bool = False) -> None:
+        self.texts = texts
+        self.completes = completes
+        self.prompts: list[Prompt] = []
+
+    def write(self, prompts: Sequence[Prompt], decoding: Decoding) -> list[list[Draft]]:
+        self.prompts += prompts
+        return [[Draft(text, -1.5) for text in self.texts] for _ in prompts]
+
+
+@pytest.fixture(scope="module")
+def captioner(pairs: list[Pair], encoder_folder: Path) -> ReCap:
+    return ReCap.fit(pairs, encoder=f"onnx:{encoder_folder}", source="walls", method="ols")
+
+
+def test_new_pictures_get_the_right_colour(captioner: ReCap, new_pictures: dict[str, Path]):
+    for colour, path in new_pictures.items():
+        caption = captioner.caption(path)
+        assert colour in caption.text
+        assert caption.evidence[0].source == "walls"
+        assert caption.evidence[0].similarity >= caption.evidence[-1].similarity
+        assert len(caption.evidence) == captioner.settings.k
+        assert caption.selection == "consensus"
+        assert caption.candidates[0].text == caption.text
+        assert caption.candidates[0].origin == "retrieved"
+
+
+def test_retrieval_is_brute_force_in_the_aligned_space(
+    captioner: ReCap, new_pictures: dict[str, Path], pairs: list[Pair]
+):
+    path = new_pictures["red"]
+    encoder, alignment = captioner.encoder, captioner.alignment
+    captions = [caption for pair in pairs for caption in pair.captions]
+    query = alignment.transform(encoder.encode_images([path]))[0]
+    cosines = alignment.transform_texts(encoder.encode_texts(captions)) @ query
+    found = captioner.retrieve(path, k=4)
+    np.testing.assert_allclose([item.similarity for item in found], np.sort(cosines)[::-1][:4], atol=1e-5)
+    assert all(cosines[captions.index(item.text)] == pytest.approx(item.similarity, abs=1e-5) for item in found)
+
+
+def test_the_rule_of_the_paper_takes_the_highest_cosine(captioner: ReCap, new_pictures: dict[str, Path]):
+    model = Scripted("a blue wall", "a red wall", "the wall is this wall")
+    configured = captioner.configured(language_model=model, candidates="lm", selection="cosine")
+    caption = configured.caption(new_pictures["red"])
+    assert caption.text == "a red wall"
+    assert {item.text for item in caption.candidates} == set(model.texts)
+    assert caption.score == max(item.cosine for item in caption.candidates)
+    assert caption.candidates[0].logprob == -1.5
+
+
+def test_candidates_of_the_model_and_retrieved_ones_compete(captioner: ReCap, new_pictures: dict[str, Path]):
+    model = Scripted("a wall", "a red wall")
+    caption = captioner.configured(language_model=model, selection="cosine").caption(new_pictures["red"])
+    assert {item.origin for item in caption.candidates} == {"lm", "retrieved"}
+    written = next(item for item in caption.candidates if item.text == "a red wall")
+    assert written.origin == "lm"
+    assert caption.score >= written.cosine
+
+
+@pytest.mark.parametrize("candidates", ["lm", "both"])
+def test_there_is_always_an_answer(captioner: ReCap, new_pictures: dict[str, Path], candidates: str):
+    useless = Scripted("", "  ", "red red red red", "?!")
+    caption = captioner.configured(language_model=useless, candidates=candidates).caption(new_pictures["red"])
+    assert "red" in caption.text
+    assert caption.candidates[0].origin == "retrieved"
+
+
+def test_the_model_reads_k_captions_worst_first_and_the_vector(captioner: ReCap, new_pictures: dict[str, Path]):
+    model = Scripted("a red wall")
+    caption = captioner.configured(language_model=model, k=4).caption(new_pictures["red"])
+    (prompt,) = model.prompts
+    assert list(prompt.captions) == [item.text for item in reversed(caption.evidence)]
+    assert prompt.text.startswith("Similar images show: ")
+    assert prompt.vector is not None
+    assert prompt.vector.shape == (12,)
+
+
+def test_completion_models_see_worked_examples_without_their_own_captions(
+    captioner: ReCap, new_pictures: dict[str, Path]
+):
+    model = Scripted("a red wall", completes=True)
+    captioner.configured(language_model=model).caption(new_pictures["red"])
+    assert len(captioner.settings.examples) == 3
+    assert model.prompts[0].text.count("This image shows:") == 4
+
+
+def test_own_captions_can_be_left_out(captioner: ReCap, pairs: list[Pair]):
+    vectors = captioner.encoder.encode_images([pairs[0].image])
+    (caption,) = captioner.caption_vectors(vectors, exclude_image_ids=[pairs[0].id])
+    assert pairs[0].id not in {item.image_id for item in caption.evidence}
+
+
+def test_a_bad_picture_does_not_stop_the_others(captioner: ReCap, new_pictures: dict[str, Path], tmp_path: Path):
+    broken = tmp_path / "broken.jpg"
+    broken.write_bytes(b"no picture")
+    results = list(captioner.caption_each([new_pictures["red"], broken, tmp_path / "gone.png", new_pictures["blue"]]))
+    assert "red" in results[0].text
+    assert isinstance(results[1], ImageError)
+    assert "broken.jpg" in str(results[1])
+    assert isinstance(results[2], ImageError)
+    assert "blue" in results[3].text
+    with pytest.raises(ImageError, match=r"broken\.jpg"):
+        captioner.caption(broken)
+
+
+def test_batches_do_not_change_captions(captioner: ReCap, new_pictures: dict[str, Path]):
+    paths = list(new_pictures.values()) * 7
+    together = list(captioner.caption_each(paths))
+    assert together == [captioner.caption(path) for path in paths]
+
+
+def test_other_methods_are_solved_from_the_statistics(captioner: ReCap, pairs: list[Pair], encoder_folder: Path):
+    direct = ReCap.fit(pairs, encoder=f"onnx:{encoder_folder}", method="procrustes")
+    np.testing.assert_allclose(captioner.configured(method="procrustes").alignment.W_, direct.alignment.W_, atol=1e-6)
+    assert captioner.alignment.method == "ols"
+
+
+def test_unaligned_retrieval_needs_one_space(captioner: ReCap, new_pictures: dict[str, Path]):
+    with pytest.raises(InputError, match="no space that both share"):
+        captioner.retrieve(new_pictures["red"], aligned=False)
+
+
+def test_a_pack_comes_back_as_it_was(captioner: ReCap, new_pictures: dict[str, Path], tmp_path: Path):
+    captioner.save_pretrained(tmp_path / "pack")
+    again = ReCap.from_pretrained(tmp_path / "pack")
+    assert again.settings == captioner.settings
+    for path in new_pictures.values():
+        assert again.caption(path) == captioner.caption(path)
+    again.save_pretrained(tmp_path / "pack")
+    assert ReCap.from_pretrained(str(tmp_path / "pack")).caption(path) == captioner.caption(path)
+
+
+def test_fitting_leaves_out_what_it_cannot_read(pairs: list[Pair], encoder_folder: Path, tmp_path: Path):
+    bad = Pair(tmp_path / "gone.jpg", ("a wall",), "gone")
+    fitted = ReCap.fit([*pairs, bad], encoder=f"onnx:{encoder_folder}")
+    assert len(fitted.problems) == 1
+    assert "gone.jpg" in str(fitted.problems[0])
+    assert fitted.statistics.pairs == 3 * len(pairs)
+    with pytest.raises(InputError, match="none of the 1 pictures"):
+        ReCap.fit([bad], encoder=f"onnx:{encoder_folder}")
+
+
+def test_pairs_may_be_tuples(pairs: list[Pair], encoder_folder: Path, new_pictures: dict[str, Path]):
+    fitted = ReCap.fit([(pair.image, list(pair.captions)) for pair in pairs], encoder=f"onnx:{encoder_folder}")
+    assert "green" in fitted.caption(new_pictures["green"]).text
+    with pytest.raises(InputError, match="pair 0 has no caption"):
+        ReCap.fit([("x.jpg", " ")], encoder=f"onnx:{encoder_folder}")
+    with pytest.raises(InputError, match="no pairs"):
+        ReCap.fit([], encoder=f"onnx:{encoder_folder}")
+
+
+def test_vectors_of_another_encoder_are_refused(captioner: ReCap, encoder_folder: Path):
+    stranger = Datastore(12, encoder="other", fingerprint="f" * 64)
+    stranger.add(["a wall"], np.eye(1, 12))
+    with pytest.raises(EncoderMismatchError, match="made by other"):
+        ReCap(captioner.encoder, captioner.statistics, stranger)
+    encoder = load_encoder(f"onnx:{encoder_folder}")
+    empty = Datastore(12, encoder=encoder.text.name, fingerprint=encoder.text.fingerprint)
+    with pytest.raises(InputError, match="empty"):
+        ReCap(encoder, captioner.statistics, empty)
+
+
+def test_a_pack_that_is_none_says_so(tmp_path: Path):
+    with pytest.raises(PackError, match=r"has no config\.json"):
+        ReCap.from_pretrained(tmp_path)
+    with pytest.raises(PackError, match="no such folder"):
+        ReCap.from_pretrained(tmp_path / "nowhere")
