@@ -5,9 +5,9 @@
 
 ``flickr8k``: DIR holds ``images/``, ``captions.token.txt`` and ``train.txt``, ``dev.txt``, ``test.txt``; the map is
 fitted on train, whose captions are the datastore. ``coco``: DIR holds ``coco-vectors/`` (ids.npy, test_ids.npy,
-tinyvit.npy) and ``coco/karpathy_test_references.json``; the map is that of the built-in pack, the datastore all
-captions of train2014, and recall both ways among the test pictures is printed too. Vectors are kept in the cache: a second run
-takes seconds.
+tinyvit.npy) and ``coco/karpathy_test_references.json``; the map is that of the built-in pack, the datastore holds all
+captions of train2014, and recall both ways among the test pictures is printed too. Vectors are kept in the cache: a
+second run takes seconds.
 """
 
 from __future__ import annotations
@@ -108,9 +108,9 @@ def coco(folder: Path) -> tuple[ReCap, Vectors, list[list[str]]]:
     loaded = load_encoder("builtin", cache=cache_dir() / "vectors.sqlite")
     captioner = ReCap(
         loaded,
-        PairStatistics.load(packaged_file("builtin", pack.STATISTICS)),
+        PairStatistics.load(packaged_file(pack.STATISTICS)),
         coco_datastore(loaded, 0, progress=True),
-        alignment=LinearAlignment.load(packaged_file("builtin", pack.ALIGNMENT)),
+        alignment=LinearAlignment.load(packaged_file(pack.ALIGNMENT)),
     )
     references: dict[int, list[str]] = {}
     for item in json.loads((folder / "coco" / "karpathy_test_references.json").read_text(encoding="utf-8")):

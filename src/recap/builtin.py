@@ -1,4 +1,4 @@
-"""The packs that come with the package: the map is inside, the captions are fetched and embedded on first use.
+"""The pack that comes with the package: the map is inside, the captions are fetched and embedded on first use.
 
 The map was fitted by ``tools/fit_builtin.py`` on COCO and Flickr8k pictures; the captions to retrieve from are those
 of COCO train2014 (CC BY 4.0), in which neither the test nor the validation pictures of Karpathy's split occur.
@@ -27,28 +27,28 @@ from recap.settings import Settings
 CAPTIONS = 50_000
 """So many captions are in the datastore unless more are asked for."""
 
+ENCODER = "builtin"
 SOURCE = "coco-train2014"
 _ASSET = "coco-captions-train"
 _SEED = 2024
 _WORDS = range(2, 26)
 
 
-def builtin_pack(name: str, *, captions: int | None = None, progress: bool = False) -> Path:
-    """Return the folder of a built-in pack, made first if it is not there.
+def builtin_pack(*, captions: int | None = None, progress: bool = False) -> Path:
+    """Return the folder of the built-in pack, made first if it is not there.
 
     Args:
-        name: ``builtin`` or ``builtin-large``.
         captions: how many captions to retrieve from, 0 for all; None takes what is there, or ``CAPTIONS``.
         progress: whether to show a bar. A killed run goes on where it was.
     """
-    home = cache_dir() / "packs" / f"{name}-{_version(name)}"
+    home = cache_dir() / "packs" / f"{pack.BUILTIN}-{_version()}"
     if captions is None and (home / pack.CONFIG).exists():
         return home
     wanted = CAPTIONS if captions is None else captions
     home.parent.mkdir(parents=True, exist_ok=True)
     with exclusive(home.with_suffix(".lock")):
         if not _is_there(home, wanted):
-            _make(name, home, wanted, progress)
+            _make(home, wanted, progress)
     return home
 
 
@@ -66,17 +66,17 @@ def choose_captions(records: Sequence[tuple[str, str]], count: int) -> list[tupl
     return [known[index] for index in sorted(chosen)]
 
 
-def packaged_file(name: str, file: str) -> Path:
-    """Return the path of a data file of a built-in pack inside the package."""
-    path = Path(__file__).parent / "data" / name / file
+def packaged_file(file: str) -> Path:
+    """Return the path of a data file of the built-in pack inside the package."""
+    path = Path(__file__).parent / "data" / pack.BUILTIN / file
     if not path.is_file():
-        raise AssetError(f"this installation of recap has no {name} pack: {path} is missing")
+        raise AssetError(f"this installation of recap has no built-in pack: {path} is missing; install it again")
     return path
 
 
-def _version(name: str) -> str:
+def _version() -> str:
     """Return a short name for the map, so that a pack made with an older one is not taken for it."""
-    contents = (packaged_file(name, file).read_bytes() for file in (pack.STATISTICS, pack.ALIGNMENT))
+    contents = (packaged_file(file).read_bytes() for file in (pack.STATISTICS, pack.ALIGNMENT))
     return hashlib.sha256(b"".join(contents)).hexdigest()[:12]
 
 
@@ -86,13 +86,13 @@ def _is_there(home: Path, captions: int) -> bool:
     return bool(pack.read_config(home).get("captions") == captions)
 
 
-def _make(name: str, home: Path, captions: int, progress: bool) -> None:
+def _make(home: Path, captions: int, progress: bool) -> None:
     from recap.captioner import ReCap
 
     unfinished = home.with_suffix(".sqlite")
-    encoder = load_encoder(name, cache=VectorCache(unfinished))
-    statistics = PairStatistics.load(packaged_file(name, pack.STATISTICS))
-    alignment = LinearAlignment.load(packaged_file(name, pack.ALIGNMENT))
+    encoder = load_encoder(ENCODER, cache=VectorCache(unfinished))
+    statistics = PairStatistics.load(packaged_file(pack.STATISTICS))
+    alignment = LinearAlignment.load(packaged_file(pack.ALIGNMENT))
     datastore = coco_datastore(encoder, captions, progress=progress)
     settings = Settings(method=alignment.method, examples=_examples(datastore, alignment))
     captioner = ReCap(encoder, statistics, datastore, settings=settings, alignment=alignment)

@@ -134,7 +134,8 @@ class ReCap:
         ``exclude_image_ids`` names for each image whose captions must not be retrieved for it: its own, when images
         of the datastore are captioned.
         """
-        queries = self.alignment.transform(vectors)
+        # row by row, since BLAS rounds differently for other batch sizes and a caption must not depend on its batch
+        queries = np.concatenate([self.alignment.transform(vector[None]) for vector in vectors])
         wanted = max(self.settings.k, self.settings.pool)
         found = self.datastore.search(queries, wanted, exclude_image_ids=exclude_image_ids)
         evidence = [self.datastore.evidence(*row) for row in zip(found.ids, found.similarities, strict=True)]

@@ -34,8 +34,8 @@ ALIGNMENT = "alignment.safetensors"
 STATISTICS = "statistics.safetensors"
 DATASTORE = "datastore"
 CARD = "README.md"
-BUILTIN = ("builtin", "builtin-large")
-"""Packs that come with the package; a folder of the same name is meant by ./builtin."""
+BUILTIN = "builtin"
+"""The pack that comes with the package; a folder of the same name is meant by ./builtin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +91,14 @@ def load(
     name: str | Path, *, device: str, revision: str | None, token: str | bool | None, progress: bool
 ) -> PackContents:
     """Load a built-in pack, a folder, or a repository of the Hugging Face hub."""
-    if name in BUILTIN:
+    if name == BUILTIN:
         from recap.builtin import builtin_pack
 
-        return read(builtin_pack(str(name), progress=progress), device)
+        return read(builtin_pack(progress=progress), device)
     folder = Path(name)
     if not folder.is_dir():
         if isinstance(name, Path) or name.startswith((".", "/", "~")) or name.count("/") != 1:
-            raise PackError(
-                f"{name}: no such folder. A pack is a folder, {' or '.join(BUILTIN)}, or OWNER/NAME on the hub"
-            )
+            raise PackError(f"{name}: no such folder. A pack is a folder, {BUILTIN}, or OWNER/NAME on the hub")
         from recap.assets import hub_folder
 
         folder = hub_folder(str(name), revision=revision, token=token)

@@ -6,7 +6,7 @@ import click
 
 
 @click.command()
-@click.option("--large", is_flag=True, help="Also builtin-large: better captions for four times the time.")
+@click.option("--large", is_flag=True, help="Also the weights of builtin-large, the better encoder to fit packs with.")
 @click.option("--lm", "language_model", is_flag=True, help="Also SmolLM2-135M, the small language model.")
 @click.option(
     "--captions",
@@ -19,8 +19,6 @@ def setup(large: bool, language_model: bool, captions: int | None) -> None:
     from recap.assets import fetch
     from recap.builtin import builtin_pack
 
-    for name in ("builtin", "builtin-large") if large else ("builtin",):
-        folder = builtin_pack(name, captions=captions, progress=True)
-        click.echo(f"{name}: {folder}", err=True)
-    if language_model:
-        click.echo(f"smollm2: {fetch('smollm2')}", err=True)
+    for asset in ("tinyvit", *(["dinov2"] if large else []), *(["smollm2"] if language_model else [])):
+        click.echo(f"{asset}: {fetch(asset)}", err=True)
+    click.echo(f"builtin: {builtin_pack(captions=captions, progress=True)}", err=True)
