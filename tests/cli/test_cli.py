@@ -1,0 +1,120 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def recap(*arguments: object, stdin: str | None = None, code: int = 0) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "recap.cli.main", *map(str, arguments)]
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def pack(pairs_folder: Path, encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cli") / "pack"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RECAP_CACHE", str(tmp_path_factory.mktemp("cache")))
+        done = recap("fit", pairs_folder, "--out", folder, "--encoder", f"onnx:{encoder_folder}", "--method", "ols")
+        assert "ols fitted on 54 pairs of 18 pictures" in done.stderr
+        assert done.stdout == ""
+    return folder
+
+
+def test_help_imports_nothing_heavy():
+    program = "import sys, recap.cli.main; print(sorted({'numpy', 'torch', 'faiss', 'onnxruntime'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    assert "caption" in recap("--help").stdout
+
+
+def test_caption_prints_path_and_caption(pack: Path, new_pictures: dict[str, Path]):
+    done = recap("caption", "--pack", pack, new_pictures["red"], new_pictures["blue"])
+    lines = [line.split("\t") for line in done.stdout.splitlines()]
+    assert [path for path, _ in lines] == [str(new_pictures["red"]), str(new_pictures["blue"])]
+    assert "red" in lines[0][1]
+    assert "blue" in lines[1][1]
+
+
+def test_caption_takes_folders_globs_and_lists(pack: Path, new_pictures: dict[str, Path]):
+    folder = new_pictures["red"].parent
+    whole = recap("caption", "--pack", pack, folder).stdout
+    assert len(whole.splitlines()) == len(new_pictures)
+    assert recap("caption", "--pack", pack, f"{folder}/*.png").stdout == whole
+    assert (
+        recap("caption", "--pack", pack, "-", stdin="\n".join(sorted(map(str, new_pictures.values())))).stdout == whole
+    )
+
+
+def test_caption_json_has_everything(pack: Path, new_pictures: dict[str, Path]):
+    done = recap("caption", "--pack", pack, "--json", "-k", 4, new_pictures["green"])
+    (record,) = map(json.loads, done.stdout.splitlines())
+    assert record["path"] == str(new_pictures["green"])
+    assert "green" in record["caption"]
+    assert len(record["evidence"]) == 4
+    assert record["selection"] == "consensus"
+    assert record["score"] == record["candidates"][0]["cosine"]
+
+
+def test_explain_is_for_a_reader(pack: Path, new_pictures: dict[str, Path]):
+    shown = recap("caption", "--pack", pack, "--explain", new_pictures["green"]).stdout
+    assert "aligned cosine" in shown
+    assert "chosen by consensus" in shown
+
+
+def test_bad_pictures_are_named_and_counted(pack: Path, new_pictures: dict[str, Path], tmp_path: Path):
+    bad = tmp_path / "bad.jpg"
+    bad.write_bytes(b"")
+    done = recap("caption", "--pack", pack, bad, new_pictures["red"], tmp_path / "gone.jpg", code=1)
+    assert len(done.stdout.splitlines()) == 1
+    assert "bad.jpg" in done.stderr
+    assert "gone.jpg" in done.stderr
+    assert "2 of 3 pictures could not be read" in done.stderr
+
+
+def test_retrieve(pack: Path, new_pictures: dict[str, Path]):
+    done = recap("retrieve", "--pack", pack, "-k", 2, new_pictures["red"])
+    rows = [line.split("\t") for line in done.stdout.splitlines()]
+    assert len(rows) == 2
+    assert all("red" in caption for _, caption, _ in rows)
+    plain = json.loads(recap("retrieve", "--pack", pack, "--json", new_pictures["red"]).stdout)
+    assert len(plain["aligned"]) == 5
+    assert "unaligned" not in plain
+    assert "gone.jpg" in recap("retrieve", "--pack", pack, "gone.jpg", code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["caption", "--pack", "nowhere", "x.jpg"], "no such folder"),
+        (["caption"], "Missing argument"),
+        (["caption", "--pack", "PACK", "--lm", "magic", "x.jpg"], "unknown language model 'magic'"),
+        (["caption", "--pack", "PACK", "--method", "magic", "x.jpg"], "unknown method 'magic'"),
+        (["fit", "EMPTY", "--out", "o"], "no pair of a picture and a caption"),
+        (["fit", "EMPTY", "--out", "o", "--encoder", "magic"], "no pair"),
+        (["convert", "nowhere", "--out", "o"], "nowhere"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_a_line(pack: Path, tmp_path: Path, arguments: list[str], message: str):
+    places = {"PACK": str(pack), "EMPTY": str(tmp_path)}
+    done = recap(*(places.get(argument, argument) for argument in arguments), code=2)
+    assert message in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_reader_that_goes_away_is_no_error(pack: Path, new_pictures: dict[str, Path]):
+    command = f"{sys.executable} -m recap.cli.main caption --pack {pack} {new_pictures['red'].parent} | head -n 1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
+    assert len(done.stdout.splitlines()) == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_info():
+    facts = json.loads(recap("info", "--json").stdout)
+    assert {item["name"] for item in facts["encoders"]} >= {"builtin", "builtin-large", "open_clip:RN50x64/openai"}
+    assert all(item["licence"] for item in facts["assets"])
+    assert "language models" in recap("info").stdout

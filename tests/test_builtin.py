@@ -1,0 +1,22 @@
+from recap.alignment import LinearAlignment, PairStatistics
+from recap.builtin import choose_captions, packaged_file
+from recap.pack import ALIGNMENT, STATISTICS
+
+
+def test_the_packaged_map_is_that_of_the_packaged_statistics():
+    statistics = PairStatistics.load(packaged_file(STATISTICS))
+    packaged = LinearAlignment.load(packaged_file(ALIGNMENT))
+    solved = LinearAlignment.from_statistics(statistics, packaged.method)
+    assert abs(solved.W_ - packaged.W_).max() < 1e-4
+    assert packaged.W_.shape == (384, 320)
+    assert statistics.pairs > 290_000
+
+
+def test_captions_are_chosen_once_each_and_always_the_same():
+    records = [(str(i), f"a dog number {i}") for i in range(100)]
+    noisy = [*records, ("x", "  A  dog number 3. "), ("y", "word"), ("z", "long " * 26)]
+    chosen = choose_captions(noisy, 10)
+    assert chosen == choose_captions(noisy, 10)
+    assert len(set(chosen)) == 10
+    assert choose_captions(noisy, 0) == records
+    assert choose_captions(noisy, 1000) == records
