@@ -38,7 +38,7 @@ def info(as_json: bool) -> None:
         if isinstance(rows, list) and rows:
             table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
             for column in rows[0]:
-                table.add_column(column, style="dim" if column == "licence" else "", overflow="fold")
+                table.add_column(column, style="dim" if column == "licence" else "", no_wrap=column == "name")
             for row in rows:
                 table.add_row(*(str(value) for value in row.values()))
             console.print()

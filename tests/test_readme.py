@@ -1,0 +1,70 @@
+"""Every command and example of the README, run as it stands there."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from recap.assets import cache_dir
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = [line.split("#")[0].strip() for line in re.findall(r"^recap .*", README, re.MULTILINE)]
+EXAMPLES = [code for code in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "open_clip" not in code]
+
+needs_setup = pytest.mark.skipif(
+    not list((cache_dir() / "packs").glob("builtin-*/config.json")), reason="run `recap setup` first"
+)
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that looks like the one the README speaks of."""
+    folder = tmp_path_factory.mktemp("readme")
+    shutil.copytree(ROOT / "examples", folder / "examples")
+    shutil.copy(folder / "examples/pictures/cat.jpg", folder / "photo.jpg")
+    (folder / "my-pairs").mkdir()
+    for picture in (folder / "examples/pictures").glob("*.jpg"):
+        shutil.copy(picture, folder / "my-pairs")
+        (folder / "my-pairs" / picture.name).with_suffix(".txt").write_text(f"this is a {picture.stem}\n")
+    return folder
+
+
+def run(command: list[str], folder: Path) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@needs_setup
+def test_commands_in_their_order(workplace: Path):
+    assert len(COMMANDS) == 8
+    outputs = {}
+    for command in COMMANDS:
+        words = " ".join(command.split()[1:]).replace("*.jpg", "'*.jpg'").replace("'", "").split()
+        outputs[command] = run([sys.executable, "-m", "recap.cli.main", *words], workplace)
+    assert "cat" in outputs["recap caption examples/pictures/cat.jpg"]
+    assert "cat" in outputs["recap caption --pack my-pack photo.jpg"]
+
+
+@needs_setup
+@pytest.mark.parametrize("code", EXAMPLES)
+def test_python_examples(workplace: Path, monkeypatch: pytest.MonkeyPatch, code: str):
+    monkeypatch.chdir(workplace)
+    shutil.rmtree("my-pack", ignore_errors=True)
+    random = np.random.default_rng(0)
+    names = {"image_vectors": random.normal(size=(50, 6)), "text_vectors": random.normal(size=(50, 4))}
+    exec(code, names)
+    assert "captioner" not in names or names["caption"].text
+
+
+def test_make_targets_exist():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"^make (\w+)", README, re.MULTILINE):
+        assert f"\n{target}:" in makefile
