@@ -100,7 +100,7 @@ def joined_vectors(parts: list[npt.NDArray[np.float16]]) -> Vectors:
     for part in parts:
         rows = part.astype(np.float32)
         units.append(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-9))
-    joined: Vectors = np.concatenate(units, axis=1) / np.float32(np.sqrt(len(units)))
+    joined: Vectors = (np.concatenate(units, axis=1) / np.sqrt(len(units))).astype(np.float32)
     return joined
 
 
