@@ -19,6 +19,7 @@ lint: .venv/all
 	$(BIN)/mypy
 
 bench: .venv/all
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	$(BIN)/python benchmarks/fit.py
 	$(BIN)/python benchmarks/retrieval.py
 	$(BIN)/python benchmarks/metrics.py
@@ -32,5 +33,5 @@ clean:
 	touch $@
 
 .venv/all: .venv/core
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[clip,hf,ct2,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[clip,hf,ct2,spice,plot,dev]'
 	touch $@

