@@ -10,7 +10,7 @@ demo: .venv/core
 	$(BIN)/recap caption --explain examples/pictures
 
 test: .venv/all lint
-	$(BIN)/recap setup
+	$(BIN)/recap setup --large
 	$(BIN)/python -m pytest -n 2
 
 lint: .venv/all

@@ -4,11 +4,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recap import ReCap
+from recap import PairStatistics, ReCap
 from recap.datastore import Datastore
 from recap.encoders import load_encoder
-from recap.errors import EncoderMismatchError, ImageError, InputError, PackError
-from recap.language import Decoding
+from recap.errors import EncoderMismatchError, ImageError, InputError, PackError, RecapWarning
+from recap.language import Decoding, PromptTooLongError
 from recap.types import Draft, Pair, Prompt
 
 
@@ -151,7 +151,8 @@ def test_a_pack_comes_back_as_it_was(captioner: ReCap, new_pictures: dict[str, P
 
 def test_fitting_leaves_out_what_it_cannot_read(pairs: list[Pair], encoder_folder: Path, tmp_path: Path):
     bad = Pair(tmp_path / "gone.jpg", ("a wall",), "gone")
-    fitted = ReCap.fit([*pairs, bad], encoder=f"onnx:{encoder_folder}")
+    with pytest.warns(RecapWarning, match="1 of 19 pictures could not be read"):
+        fitted = ReCap.fit([*pairs, bad], encoder=f"onnx:{encoder_folder}")
     assert len(fitted.problems) == 1
     assert "gone.jpg" in str(fitted.problems[0])
     assert fitted.statistics.pairs == 3 * len(pairs)
@@ -162,7 +163,7 @@ def test_fitting_leaves_out_what_it_cannot_read(pairs: list[Pair], encoder_folde
 def test_pairs_may_be_tuples(pairs: list[Pair], encoder_folder: Path, new_pictures: dict[str, Path]):
     fitted = ReCap.fit([(pair.image, list(pair.captions)) for pair in pairs], encoder=f"onnx:{encoder_folder}")
     assert "green" in fitted.caption(new_pictures["green"]).text
-    with pytest.raises(InputError, match="pair 0 has no caption"):
+    with pytest.raises(InputError, match="pair 0 has an empty caption"):
         ReCap.fit([("x.jpg", " ")], encoder=f"onnx:{encoder_folder}")
     with pytest.raises(InputError, match="no pairs"):
         ReCap.fit([], encoder=f"onnx:{encoder_folder}")
@@ -171,12 +172,55 @@ def test_pairs_may_be_tuples(pairs: list[Pair], encoder_folder: Path, new_pictur
 def test_vectors_of_another_encoder_are_refused(captioner: ReCap, encoder_folder: Path):
     stranger = Datastore(12, encoder="other", fingerprint="f" * 64)
     stranger.add(["a wall"], np.eye(1, 12))
-    with pytest.raises(EncoderMismatchError, match="made by other"):
+    with pytest.raises(EncoderMismatchError, match="datastore was made with another encoder"):
         ReCap(captioner.encoder, captioner.statistics, stranger)
     encoder = load_encoder(f"onnx:{encoder_folder}")
     empty = Datastore(12, encoder=encoder.text.name, fingerprint=encoder.text.fingerprint)
     with pytest.raises(InputError, match="empty"):
         ReCap(encoder, captioner.statistics, empty)
+
+
+def test_a_map_of_another_encoder_is_refused(captioner: ReCap):
+    statistics = PairStatistics.zeros(4, 12, image_encoder="c" * 64, text_encoder="d" * 64)
+    random = np.random.default_rng(0)
+    statistics.update(random.normal(size=(20, 4)), random.normal(size=(20, 12)))
+    with pytest.raises(EncoderMismatchError, match="map was made with another encoder"):
+        ReCap(captioner.encoder, statistics, captioner.datastore)
+
+
+def test_a_given_map_stays_whatever_else_is_changed(captioner: ReCap, new_pictures: dict[str, Path]):
+    made = ReCap(captioner.encoder, captioner.statistics, captioner.datastore, alignment=captioner.alignment)
+    assert made.configured(k=3).alignment is captioner.alignment
+
+
+def test_pairs_of_one_picture_are_joined(pairs: list[Pair], encoder_folder: Path):
+    one_by_one = [(pair.image, caption) for pair in pairs for caption in pair.captions]
+    fitted = ReCap.fit(one_by_one, encoder=f"onnx:{encoder_folder}")
+    whole = ReCap.fit(pairs, encoder=f"onnx:{encoder_folder}")
+    np.testing.assert_array_equal(fitted.alignment.W_, whole.alignment.W_)
+
+
+@pytest.mark.parametrize(
+    "bad", [{"image": "x.jpg", "caption": "y"}, "x.jpg", ("x", "y", "z"), ("x.jpg", None), ("x.jpg", [3])]
+)
+def test_what_is_no_pair_is_named(bad: object, encoder_folder: Path):
+    with pytest.raises(InputError, match="pair 0"):
+        ReCap.fit([bad], encoder=f"onnx:{encoder_folder}")
+
+
+def test_a_prompt_that_is_too_long_loses_its_least_similar_captions(captioner: ReCap, new_pictures: dict[str, Path]):
+    class Narrow(Scripted):
+        def write(self, prompts: Sequence[Prompt], decoding: Decoding) -> list[list[Draft]]:
+            for prompt in prompts:
+                if len(prompt.captions) > 3:
+                    raise PromptTooLongError(self.name, len(prompt.captions), 3)
+            return super().write(prompts, decoding)
+
+    model = Narrow("a red wall")
+    caption = captioner.configured(language_model=model, k=13, candidates="lm").caption(new_pictures["red"])
+    assert caption.candidates[0].origin == "lm"
+    assert [len(prompt.captions) for prompt in model.prompts] == [3]
+    assert model.prompts[0].captions[-1] == caption.evidence[0].text
 
 
 def test_a_pack_that_is_none_says_so(tmp_path: Path):

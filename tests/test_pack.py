@@ -41,7 +41,15 @@ def test_saving_does_not_touch_foreign_folders(folder: Path, tmp_path: Path):
     (precious / "holiday.jpg").write_bytes(b"precious")
     with pytest.raises(PackError, match="other things than a pack"):
         captioner.save_pretrained(precious)
+    (precious / "config.json").write_text('{"model_type": "t5"}')
+    with pytest.raises(PackError, match=r"such as holiday\.jpg"):
+        captioner.save_pretrained(precious)
     assert (precious / "holiday.jpg").read_bytes() == b"precious"
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text('{"model_type": "t5"}')
+    with pytest.raises(PackError, match="format None"):
+        captioner.save_pretrained(model)
     with pytest.raises(PackError, match="is a file"):
         captioner.save_pretrained(precious / "holiday.jpg")
 
@@ -68,7 +76,8 @@ def test_a_failed_save_leaves_the_old_pack(
         ({"format": 99}, PackError, "format 99 is not known"),
         ({"image_fingerprint": "0" * 64}, EncoderMismatchError, "another version of the image encoder"),
         ({"text_fingerprint": "0" * 64}, EncoderMismatchError, "another version of the text encoder"),
-        ({"settings": {"k": -1}}, ValueError, "at least 1"),
+        ({"settings": {"k": -1}}, PackError, r"config\.json: .*at least 1"),
+        ({"settings": {"k": "x"}}, PackError, r"config\.json: .*wrong kind"),
     ],
 )
 def test_a_pack_that_does_not_fit_says_why(folder: Path, values: dict[str, object], error: type, message: str):

@@ -12,7 +12,7 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from recap import pack
+from recap import __version__, pack
 from recap.alignment import LinearAlignment, PairStatistics
 from recap.assets import cache_dir, fetch
 from recap.datastore import Datastore
@@ -75,9 +75,9 @@ def packaged_file(file: str) -> Path:
 
 
 def _version() -> str:
-    """Return a short name for the map, so that a pack made with an older one is not taken for it."""
+    """Return a short name for this map and this recap, so that a pack made with older ones is not taken for it."""
     contents = (packaged_file(file).read_bytes() for file in (pack.STATISTICS, pack.ALIGNMENT))
-    return hashlib.sha256(b"".join(contents)).hexdigest()[:12]
+    return hashlib.sha256(b"".join([__version__.encode(), *contents])).hexdigest()[:12]
 
 
 def _is_there(home: Path, captions: int) -> bool:
@@ -94,7 +94,9 @@ def _make(home: Path, captions: int, progress: bool) -> None:
     statistics = PairStatistics.load(packaged_file(pack.STATISTICS))
     alignment = LinearAlignment.load(packaged_file(pack.ALIGNMENT))
     datastore = coco_datastore(encoder, captions, progress=progress)
-    settings = Settings(method=alignment.method, examples=_examples(datastore, alignment))
+    settings = Settings(
+        method=alignment.method, examples=_examples(datastore.centred_by(alignment.text_mean_), alignment)
+    )
     captioner = ReCap(encoder, statistics, datastore, settings=settings, alignment=alignment)
     pack.save(captioner, home, captions=captions)
     for leftover in home.parent.glob(f"{unfinished.name}*"):

@@ -21,7 +21,7 @@ from recap.datastore import Datastore
 from recap.encoders import Encoder, load_encoder
 from recap.errors import EncoderMismatchError, ImageError, InputError
 from recap.fitting import PairLike, encode_pairs, worked_examples
-from recap.language import LanguageModel, load_language_model
+from recap.language import Decoding, LanguageModel, PromptTemplate, PromptTooLongError, load_language_model
 from recap.selection import RULES, is_degenerate
 from recap.settings import Settings
 from recap.types import Candidate, Caption, Draft, Evidence, ImageLike, Vectors
@@ -48,19 +48,18 @@ class ReCap:
         language_model: LanguageModel | None = None,
         settings: Settings | None = None,
         alignment: LinearAlignment | None = None,
+        device: str = "cpu",
     ) -> None:
         self.encoder = encoder
         self.statistics = statistics
         self.language_model = language_model
-        self.settings = settings or Settings()
-        self.alignment = alignment or LinearAlignment.from_statistics(statistics, self.settings.method)
+        chosen = settings or Settings()
+        self.alignment = alignment or LinearAlignment.from_statistics(statistics, chosen.method)
+        self.settings = chosen.but(method=self.alignment.method)
+        self.device = device
         self.problems: tuple[ImageError, ...] = ()
         """The pictures that could not be read when this captioner was fitted."""
-        if datastore.fingerprint != encoder.text.fingerprint:
-            raise EncoderMismatchError(
-                f"the datastore's vectors were made by {datastore.encoder}, not by this {encoder.text.name}: "
-                "build the datastore again with this encoder"
-            )
+        _check_encoders(encoder, self.alignment, statistics, datastore)
         if not len(datastore):
             raise InputError("the datastore is empty: there is nothing to retrieve")
         self.datastore = datastore.centred_by(self.alignment.text_mean_)
@@ -95,7 +94,8 @@ class ReCap:
         loaded = load_encoder(encoder, device=device) if isinstance(encoder, str) else encoder
         model = _language_model(language_model, device)
         encoded = encode_pairs(pairs, loaded, source=source, progress=progress)
-        fitted = cls(loaded, encoded.statistics, encoded.datastore, language_model=model, settings=chosen)
+        parts = (loaded, encoded.statistics, encoded.datastore)
+        fitted = cls(*parts, language_model=model, settings=chosen, device=device)
         examples = worked_examples(encoded.samples, fitted.alignment, fitted.datastore)
         fitted.settings = chosen.but(examples=chosen.examples or examples)
         fitted.problems = encoded.problems
@@ -106,11 +106,18 @@ class ReCap:
         twin = copy(self)
         twin.settings = self.settings.but(**settings)
         if language_model is not None:
-            twin.language_model = _language_model(language_model, "cpu")
-        if twin.settings.method != self.alignment.method:
+            twin.language_model = _language_model(language_model, self.device)
+        if twin.settings.method != self.settings.method:
             twin.alignment = LinearAlignment.from_statistics(self.statistics, twin.settings.method)
             twin.datastore = self.datastore.centred_by(twin.alignment.text_mean_)
         return twin
+
+    def __repr__(self) -> str:
+        model = self.language_model.name if self.language_model else "none"
+        store = f"{len(self.datastore)} captions"
+        return (
+            f"ReCap(encoder={self.encoder.name!r}, map={self.alignment.method!r}, datastore={store}, model={model!r})"
+        )
 
     def caption(self, image: ImageLike, **settings: Any) -> Caption:
         """Return the caption of one image, with its evidence and candidates; settings hold for this call."""
@@ -209,6 +216,7 @@ class ReCap:
             language_model=_language_model(model, device),
             settings=contents.settings,
             alignment=contents.alignment,
+            device=device,
         )
 
     @cached_property
@@ -217,14 +225,20 @@ class ReCap:
 
     def _write(self, queries: Vectors, evidence: Sequence[Sequence[Evidence]]) -> list[list[Draft]]:
         model = self.language_model
+        if model is None and self.settings.candidates == "lm":
+            raise InputError(
+                "candidates='lm' needs a language model: name one, such as smollm2 or hf:google/flan-t5-large"
+            )
         if model is None or self.settings.candidates == "retrieved":
             return [[] for _ in evidence]
+        retrieved = [[item.text for item in items[: self.settings.k]] for items in evidence]
         template = self.settings.template(completes=model.completes)
-        prompts = [
-            template.render([item.text for item in items[: self.settings.k]], vector=query)
-            for query, items in zip(queries, evidence, strict=True)
-        ]
-        return model.write(prompts, self.settings.decoding)
+        try:
+            prompts = [template.render(captions, vector=q) for captions, q in zip(retrieved, queries, strict=True)]
+            return model.write(prompts, self.settings.decoding)
+        except PromptTooLongError:
+            pairs = zip(retrieved, queries, strict=True)
+            return [_write_what_fits(model, template, captions, q, self.settings.decoding) for captions, q in pairs]
 
     def _candidates(self, drafts: Sequence[Draft], evidence: Sequence[Evidence]) -> dict[str, Draft | None]:
         """Return each candidate once, with the draft it came from; there is always at least one."""
@@ -272,6 +286,35 @@ class ReCap:
                 )
             )
         return Caption(kept[0].text, kept[0].cosine, evidence[: self.settings.k], tuple(kept), self.settings.selection)
+
+
+def _write_what_fits(
+    model: LanguageModel, template: PromptTemplate, captions: Sequence[str], vector: Vectors, decoding: Decoding
+) -> list[Draft]:
+    """Write about one image, leaving out the less similar half of the captions until the prompt fits the model."""
+    while captions:
+        try:
+            return model.write([template.render(captions, vector=vector)], decoding)[0]
+        except PromptTooLongError:
+            captions = captions[: len(captions) // 2]
+    return []
+
+
+def _check_encoders(
+    encoder: Encoder, alignment: LinearAlignment, statistics: PairStatistics, datastore: Datastore
+) -> None:
+    """Raise unless map, statistics and datastore were made with this encoder; a map may not say with which."""
+    for what, made_by, here in (
+        ("map", alignment.image_encoder_, encoder.image),
+        ("map", alignment.text_encoder_, encoder.text),
+        ("statistics", statistics.image_encoder, encoder.image),
+        ("statistics", statistics.text_encoder, encoder.text),
+        ("datastore", datastore.fingerprint, encoder.text),
+    ):
+        if made_by != here.fingerprint and (made_by or what == "datastore"):
+            raise EncoderMismatchError(
+                f"the {what} was made with another encoder than this {here.name}: make it again with this one"
+            )
 
 
 def _language_model(model: str | LanguageModel | None, device: str) -> LanguageModel | None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 
+class RecapWarning(UserWarning):
+    """Something the user should know, though the work goes on."""
+
+
 class RecapError(Exception):
     """Base of every error that recap raises on purpose."""
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
 from recap.alignment import LinearAlignment, PairStatistics
-from recap.datasets import read_pairs
+from recap.datasets import printable, read_pairs
 from recap.datastore import Datastore
 from recap.encoders import Encoder
-from recap.errors import ImageError, InputError
+from recap.errors import ImageError, InputError, RecapWarning
 from recap.language import WorkedExample
 from recap.types import ImageLike, Pair, Vectors
 
@@ -41,13 +43,20 @@ class EncodedPairs:
 
 
 def as_pairs(pairs: Iterable[PairLike] | str | Path) -> list[Pair]:
-    """Return pairs from whatever a user has: a path, ``Pair`` objects, or tuples of picture and caption(s)."""
+    """Return pairs from whatever a user has: a path, ``Pair`` objects, or tuples of picture and caption(s).
+
+    Pairs of the same id are joined: a picture is encoded once, however many captions it has.
+    """
     if isinstance(pairs, str | Path):
         return read_pairs(pairs)
-    found = [pair if isinstance(pair, Pair) else _from_tuple(pair, number) for number, pair in enumerate(pairs)]
-    if not found:
+    joined: dict[str, Pair] = {}
+    for number, given in enumerate(pairs):
+        pair = _checked(given, number)
+        known = joined.get(pair.id)
+        joined[pair.id] = pair if known is None else Pair(known.image, known.captions + pair.captions, known.id)
+    if not joined:
         raise InputError("there are no pairs to fit")
-    return found
+    return list(joined.values())
 
 
 def encode_pairs(
@@ -79,6 +88,7 @@ def encode_pairs(
     _take_up(block, encoder, statistics, datastore, source)
     if not len(datastore):
         raise InputError(f"none of the {len(known)} pictures could be read; the first: {problems[0]}")
+    _warn(len(known), len(problems), encoder)
     return EncodedPairs(statistics, datastore, tuple(samples), tuple(problems))
 
 
@@ -98,12 +108,39 @@ def worked_examples(
     return tuple(examples)
 
 
-def _from_tuple(pair: tuple[ImageLike, str | Sequence[str]], number: int) -> Pair:
-    image, captions = pair
-    texts = (captions,) if isinstance(captions, str) else tuple(captions)
-    if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
-        raise InputError(f"pair {number} has no caption, or an empty one")
-    return Pair(image, texts, str(image) if isinstance(image, str | Path) else str(number))
+def _checked(given: Any, number: int) -> Pair:
+    """Return one pair with its captions on one line each, or say what is wrong with it."""
+    if isinstance(given, Pair):
+        image, captions, name = given.image, given.captions, given.id
+    elif isinstance(given, tuple | list) and len(given) == 2:
+        image, captions = given[0], (given[1],) if isinstance(given[1], str) else given[1]
+        name = str(image) if isinstance(image, str | Path) else str(number)
+    else:
+        raise InputError(f"pair {number} is not a Pair, (image, caption) or (image, [captions]): {given!r:.80}")
+    if not isinstance(captions, tuple | list) or not captions or not all(isinstance(text, str) for text in captions):
+        raise InputError(f"pair {number}: captions are text or a list of texts, not {captions!r:.80}")
+    folded = tuple(" ".join(text.split()) for text in captions)
+    if not all(folded):
+        raise InputError(f"pair {number} has an empty caption")
+    return Pair(image, folded, printable(name))
+
+
+def _warn(pictures: int, unreadable: int, encoder: Encoder) -> None:
+    if unreadable:
+        warnings.warn(f"{unreadable} of {pictures} pictures could not be read", RecapWarning, stacklevel=4)
+    if encoder.text.truncated:
+        warnings.warn(
+            f"{encoder.text.truncated} captions are longer than the window of {encoder.text.name} and were cut",
+            RecapWarning,
+            stacklevel=4,
+        )
+    if pictures - unreadable < encoder.image.dimension:
+        warnings.warn(
+            f"{pictures - unreadable} pictures are few to align {encoder.image.dimension} dimensions: expect rough "
+            "captions for new pictures; a thousand or more do better",
+            RecapWarning,
+            stacklevel=4,
+        )
 
 
 def _encoded(pairs: Sequence[Pair], encoder: Encoder, progress: bool) -> Iterator[tuple[Pair, Vectors | ImageError]]:

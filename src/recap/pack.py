@@ -21,7 +21,7 @@ from recap import __version__
 from recap.alignment import LinearAlignment, PairStatistics
 from recap.datastore import Datastore
 from recap.encoders import Encoder, load_encoder
-from recap.errors import EncoderMismatchError, PackError
+from recap.errors import EncoderMismatchError, InputError, PackError
 from recap.files import atomic_folder, write_json
 from recap.settings import Settings
 
@@ -50,12 +50,23 @@ class PackContents:
     language_model: str
 
 
+def check_target(folder: Path) -> None:
+    """Raise unless a pack may be written to ``folder``: it is not there, is empty, or holds a pack and nothing else."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise PackError(f"{folder} is a file; a pack is a folder")
+    there = {path.name for path in folder.iterdir()}
+    foreign = sorted(there - {CONFIG, ALIGNMENT, STATISTICS, DATASTORE, CARD})
+    if foreign:
+        raise PackError(f"{folder} holds other things than a pack, such as {foreign[0]}; give an empty or a new folder")
+    if there:
+        read_config(folder)
+
+
 def save(captioner: ReCap, folder: Path, **facts: Any) -> None:
     """Write a captioner as a pack, in place of the one the folder held before; ``facts`` go into its config."""
-    if folder.exists() and not folder.is_dir():
-        raise PackError(f"{folder} is a file; a pack is a folder")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / CONFIG).exists():
-        raise PackError(f"{folder} holds other things than a pack; give an empty or a new folder")
+    check_target(folder)
     with atomic_folder(folder) as target:
         captioner.alignment.save(target / ALIGNMENT)
         captioner.statistics.save(target / STATISTICS)
@@ -76,13 +87,19 @@ def push(
     """Upload a captioner as a repository of the Hugging Face hub, made first if it is not there."""
     from huggingface_hub import HfApi
 
+    from recap.assets.hub import explained
+
     api = HfApi(token=token)
-    name = api.create_repo(repository, private=private, exist_ok=True).repo_id
-    with TemporaryDirectory() as temporary:
+    with TemporaryDirectory() as temporary, explained(repository):
+        name = api.create_repo(repository, private=private, exist_ok=True).repo_id
         folder = Path(temporary) / "pack"
         save(captioner, folder)
         commit = api.upload_folder(
-            repo_id=name, folder_path=folder, revision=revision, commit_message=commit_message, delete_patterns="*"
+            repo_id=name,
+            folder_path=folder,
+            revision=revision,
+            commit_message=commit_message,
+            delete_patterns=f"{DATASTORE}/*",
         )
     return str(commit.commit_url)
 
@@ -123,9 +140,16 @@ def read(folder: Path, device: str = "cpu") -> PackContents:
         alignment=LinearAlignment.load(folder / ALIGNMENT),
         statistics=PairStatistics.load(folder / STATISTICS),
         datastore=Datastore.load(folder / DATASTORE),
-        settings=Settings.from_dict(config["settings"]),
+        settings=_settings(config, folder),
         language_model=config["language_model"],
     )
+
+
+def _settings(config: dict[str, Any], folder: Path) -> Settings:
+    try:
+        return Settings.from_dict(config["settings"])
+    except InputError as error:
+        raise PackError(f"{folder / CONFIG}: {error}") from error
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ candidate, those nearer to the image with more weight.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Hashable, Sequence
 from functools import cache, lru_cache
 from itertools import pairwise
@@ -74,13 +75,17 @@ def agreement(texts: Sequence[str], others: Sequence[str]) -> Scores:
     tokens = [words(text) for text in place]
     left, right = [place[text] for text in texts], [place[text] for text in others]
     singles, pairs = _unit_counts(tokens), _unit_counts([tuple(pairwise(sentence)) for sentence in tokens])
-    with _blas_threads().limit(limits=1, user_api="blas"):
-        # products this small cost more in waiting threads than in arithmetic: 47 against 3 CPU ms on two cores
+    # products this small cost more in waiting threads than in arithmetic: 47 against 3 CPU ms on two cores;
+    # the limit is the process's, so two threads must not put it back in the wrong order
+    with _one_limit, _blas_threads().limit(limits=1, user_api="blas"):
         cosine = (singles[left] @ singles[right].T + pairs[left] @ pairs[right].T) / 2
     lengths = np.array([len(sentence) for sentence in tokens])
     difference = np.subtract.outer(lengths[left], lengths[right])
     penalised: Scores = cosine * np.exp(-(difference**2) / (2 * LENGTH_TOLERANCE**2))
     return penalised
+
+
+_one_limit = threading.Lock()
 
 
 @cache

@@ -73,7 +73,9 @@ class Settings:
             given = {"decoding": decoding, "prompt": prompt and PromptTemplate.from_dict(prompt), "examples": examples}
             return cls(**{**values, **given})
         except (KeyError, TypeError) as error:
-            raise InputError(f"settings that this version does not understand: {error}") from error
+            raise InputError(
+                f"a setting is unknown to this version, or has a value of the wrong kind ({error})"
+            ) from error
 
 
 def _names(kind: type[Settings] | type[Decoding]) -> set[str]:

@@ -33,7 +33,10 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A caption of the datastore that was retrieved for an image."""
+    """A caption of the datastore that was retrieved for an image.
+
+    ``similarity`` is its aligned cosine with the image; ``synthetic`` says whether a machine wrote it.
+    """
 
     text: str
     similarity: float
@@ -44,34 +47,39 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A sentence that might become the caption."""
+    """A sentence that might become the caption.
+
+    ``score`` is the value of the selection rule, and the candidate with the highest becomes the caption; ``cosine`` is
+    the aligned cosine with the image; ``origin`` is ``lm`` (with its log-probability) or ``retrieved``.
+    """
 
     text: str
     score: float
-    """The value of the selection rule; the best candidate becomes the caption."""
     cosine: float
-    """The aligned cosine with the image: the paper's rule."""
     origin: Origin
     logprob: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Caption:
-    """What recap says about an image, with its reasons."""
+    """What recap says about an image, with its reasons.
+
+    ``score`` is the aligned cosine of caption and image, comparable between images of one pack; ``selection`` names the
+    rule that chose among the ``candidates``, which are listed best first; ``evidence`` lists the retrieved captions,
+    most similar first.
+    """
 
     text: str
     score: float
-    """The aligned cosine of caption and image (aCLIP-S before clipping at zero)."""
     evidence: tuple[Evidence, ...]
     candidates: tuple[Candidate, ...]
     selection: str
-    """The rule that chose among the candidates."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the caption as plain values, ready for json."""
         values = asdict(self)
-        values["caption"] = values.pop("text")
-        return values
+        first = {"caption": values.pop("text"), "score": values.pop("score"), "selection": values.pop("selection")}
+        return {**first, **values}
 
 
 @dataclass(frozen=True, slots=True)

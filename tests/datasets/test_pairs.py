@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from recap.datasets import find_images, read_pairs
-from recap.errors import InputError
+from recap.errors import InputError, RecapWarning
 
 
 def as_tuples(pairs):
@@ -17,7 +17,8 @@ def test_folder_with_sidecars_takes_every_line_and_skips_pictures_without(tmp_pa
         (tmp_path / name).write_bytes(b"picture")
     (tmp_path / "a.txt").write_text("a  red\tball\n\n a ball \n", encoding="utf-8")
     (tmp_path / "deep/b.txt").write_text("\ufeffein grüner Baum", encoding="utf-8")
-    pairs = read_pairs(tmp_path)
+    with pytest.warns(RecapWarning, match="1 pictures in .* have no caption beside them"):
+        pairs = read_pairs(tmp_path)
     assert as_tuples(pairs) == [("a.jpg", ("a red ball", "a ball")), (str(Path("deep/b.PNG")), ("ein grüner Baum",))]
     assert pairs[1].image == tmp_path / "deep/b.PNG"
 
@@ -55,7 +56,7 @@ def test_coco_captions(tmp_path: Path):
         ("a.jsonl", b'{"image": "a.jpg"', "a.jsonl:1: not valid json"),
         ("a.jsonl", b"[1]", 'a.jsonl:1: expected an object with "image"'),
         ("a.jsonl", b"", "no pair of a picture and a caption"),
-        ("a.csv", b"picture,text\n", "missing: ['caption', 'image']"),
+        ("a.csv", b"picture,text\n", "separated by commas; missing: caption, image"),
         ("a.csv", b"image,caption\nx.jpg,\xff\n", "not UTF-8"),
         ("a.json", b'{"images": []}', "not a COCO captions file"),
         ("a.xls", b"", "pairs are read from"),
@@ -68,6 +69,15 @@ def test_bad_files_say_what_is_wrong(tmp_path: Path, name: str, content: bytes, 
         read_pairs(file)
     assert message in str(caught.value)
     assert str(tmp_path) in str(caught.value)
+
+
+def test_only_line_feeds_end_a_line(tmp_path: Path):
+    caption = "a dog\u2028on\x85grass\x0band sand"
+    lines, table = tmp_path / "pairs.jsonl", tmp_path / "pairs.csv"
+    lines.write_text(json.dumps({"image": "a.jpg", "caption": caption}, ensure_ascii=False) + "\r\n", encoding="utf-8")
+    table.write_text(f"image,caption\na.jpg,{caption}\n", encoding="utf-8")
+    for file in (lines, table):
+        assert as_tuples(read_pairs(file)) == [("a.jpg", ("a dog on grass and sand",))]
 
 
 def test_missing_and_empty_inputs(tmp_path: Path):

@@ -148,3 +148,12 @@ def test_a_cache_may_be_inherited_by_fork(tmp_path: Path) -> None:
         child.join()
         assert child.exitcode == 0
         assert set(cache.get(ENCODER, [key(1), key(2)], 8)) == {key(1), key(2)}
+
+
+def test_a_closed_cache_is_not_taken_for_a_damaged_one(tmp_path: Path) -> None:
+    path = tmp_path / "vectors.sqlite"
+    with VectorCache(path) as cache:
+        cache.put("ab", {b"key": np.ones(2, np.float32)})
+    with pytest.raises(InputError, match="closed"):
+        cache.get("ab", [b"key"], 2)
+    assert VectorCache(path).count() == 1

@@ -105,7 +105,9 @@ def _cached(*names: str) -> bool:
     return all(is_cached(name) for name in names)
 
 
-@pytest.mark.skipif(not _cached("tinyvit", "dinov2", "minilm", "minilm-tokenizer"), reason="assets not downloaded")
+@pytest.mark.skipif(
+    not _cached("tinyvit", "dinov2", "minilm", "minilm-tokenizer"), reason="run `recap setup --large` first"
+)
 def test_builtin_encoders(make_picture: MakePicture) -> None:
     encoder = load_encoder("builtin-large")
     assert encoder.name == "tinyvit+dinov2,minilm"

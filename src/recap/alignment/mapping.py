@@ -16,7 +16,7 @@ from recap.alignment.rows import as_rows, assign_captions, unit_rows
 from recap.alignment.solvers import Matrix
 from recap.alignment.statistics import Moments, PairStatistics
 from recap.alignment.storage import read_tensors, write_tensors
-from recap.errors import InputError
+from recap.errors import InputError, PackError
 from recap.types import Vectors
 
 _KIND = "linear-alignment"
@@ -131,6 +131,8 @@ class LinearAlignment:
     def load(cls, path: str | Path) -> Self:
         """Read an alignment that ``save`` wrote; it transforms, but holds no statistics to fit further."""
         tensors, facts = read_tensors(Path(path), _KIND, ["W", "image_mean", "text_mean"], ["settings", "n_pairs"])
+        if not all(np.isfinite(tensor).all() for tensor in tensors.values()):
+            raise PackError(f"{path} is damaged: it holds NaN or infinite values")
         loaded = cls(**json.loads(facts["settings"]))
         loaded.W_, loaded.image_mean_, loaded.text_mean_ = (tensors[name] for name in ("W", "image_mean", "text_mean"))
         loaded.n_pairs_ = float(facts["n_pairs"])

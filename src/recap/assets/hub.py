@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,7 +14,7 @@ def hub_file(repository: str, filename: str, *, revision: str | None = None) -> 
     """Return the local path of one file of a hub repository, downloading it when needed (``HF_HUB_OFFLINE`` holds)."""
     from huggingface_hub import hf_hub_download
 
-    with _explained(f"{repository}/{filename}"):
+    with explained(f"{repository}/{filename}"):
         return Path(hf_hub_download(repository, filename, revision=revision))
 
 
@@ -22,15 +22,13 @@ def hub_folder(
     repository: str,
     *,
     revision: str | None = None,
-    patterns: Sequence[str] | None = None,
     token: str | bool | None = None,
 ) -> Path:
-    """Return the local folder of a hub repository, or of its files that match ``patterns``."""
+    """Return the local folder of a hub repository."""
     from huggingface_hub import snapshot_download
 
-    with _explained(repository):
-        allowed = None if patterns is None else list(patterns)
-        return Path(snapshot_download(repository, revision=revision, allow_patterns=allowed, token=token))
+    with explained(repository):
+        return Path(snapshot_download(repository, revision=revision, token=token))
 
 
 def hub_cached(repository: str, filename: str, *, revision: str | None = None) -> Path | None:
@@ -42,7 +40,7 @@ def hub_cached(repository: str, filename: str, *, revision: str | None = None) -
 
 
 @contextmanager
-def _explained(what: str) -> Iterator[None]:
+def explained(what: str) -> Iterator[None]:
     """Turn the hub library's exceptions into ours."""
     from huggingface_hub import errors
 

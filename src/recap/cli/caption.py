@@ -15,7 +15,7 @@ from recap.cli.options import inputs_to_paths, load_captioner, pack_options
 @click.argument("inputs", nargs=-1, required=True, metavar="PICTURE...")
 @pack_options
 @click.option("--lm", "language_model", help="Language model: smollm2, llamacpp:GGUF, hf:NAME, ct2:FOLDER or none.")
-@click.option("-k", type=click.IntRange(1), help="How many retrieved captions the language model reads.")
+@click.option("-k", type=click.IntRange(1), help="How many retrieved captions are evidence, and read by the model.")
 @click.option("--temperature", type=click.FloatRange(0), help="Of the language model; 0 is greedy.")
 @click.option("--samples", type=click.IntRange(1), help="How many candidates the language model writes.")
 @click.option("--seed", type=int, help="Of the language model's sampling.")

@@ -41,7 +41,9 @@ def fit(
     from recap.captioner import ReCap
     from recap.datasets import read_pairs
     from recap.encoders import load_encoder
+    from recap.pack import check_target
 
+    check_target(Path(out))
     started = time.perf_counter()
     known = read_pairs(pairs, images=images)
     changes = {name: value for name, value in given.items() if value is not None}
@@ -64,5 +66,4 @@ def fit(
         err=True,
     )
     if captioner.problems:
-        click.echo(f"recap: {len(captioner.problems)} of {len(known)} pictures could not be read", err=True)
         sys.exit(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -32,7 +33,7 @@ def info(as_json: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 160)
     console.print(f"recap {facts['recap']}, Python {facts['python']}, cache {facts['cache']}")
     for title, rows in facts.items():
         if isinstance(rows, list) and rows:

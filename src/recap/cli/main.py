@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
+import warnings
 
 import click
 
@@ -23,7 +23,7 @@ def cli() -> None:
     """Caption images in your own domain, without training.
 
     Captions go to standard output, everything else to standard error. Exit code 0: all went well;
-    1: some inputs failed, and were named; 2: the command could not be carried out.
+    1: some inputs failed, and were named; 2: the command could not be carried out; 130: interrupted.
     """
 
 
@@ -33,15 +33,23 @@ for command in (caption, retrieve, fit, setup, info, convert):
 
 def main() -> None:
     """Run the command line; an expected error is one line on standard error, not a traceback."""
+    warnings.showwarning = lambda message, *_, **__: click.echo(f"recap: {message}", err=True)
+    # names of files need not be UTF-8, and are printed as they are
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]
     try:
-        cli()
-    except RecapError as error:
+        code = cli.main(prog_name="recap", standalone_mode=False)
+        sys.stdout.flush()
+    except click.Abort:
+        click.echo("recap: interrupted", err=True)
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (RecapError, OSError) as error:
         click.echo(f"recap: {error}", err=True)
         sys.exit(2)
-    except BrokenPipeError:
-        # the reader of our output has gone, as `head` does; keep the interpreter from complaining about it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+    sys.exit(code or 0)
 
 
 if __name__ == "__main__":

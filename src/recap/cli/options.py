@@ -29,8 +29,12 @@ def pack_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def load_captioner(pack: str, device: str, language_model: str | None = None) -> ReCap:
     """Load a pack, with a bar when the built-in one is made on first use."""
+    from PIL import Image
+
     from recap.captioner import ReCap
 
+    # recap has a limit of its own, which the user can raise; Pillow's would come first
+    Image.MAX_IMAGE_PIXELS = None
     return ReCap.from_pretrained(pack, language_model=language_model, device=device, progress=True)
 
 
@@ -41,7 +45,7 @@ def inputs_to_paths(inputs: tuple[str, ...]) -> Iterator[Path]:
     def named() -> Iterator[str]:
         for given in inputs:
             if given == "-":
-                yield from (line.rstrip("\n") for line in sys.stdin if line.strip())
+                yield from (line.rstrip("\r\n") for line in sys.stdin if line.strip())
             else:
                 yield given
 

@@ -1,6 +1,6 @@
 """Pairs of pictures and captions from the files people have."""
 
 from recap.datasets.images import IMAGE_SUFFIXES, find_images
-from recap.datasets.pairs import read_pairs
+from recap.datasets.pairs import printable, read_pairs
 
-__all__ = ["IMAGE_SUFFIXES", "find_images", "read_pairs"]
+__all__ = ["IMAGE_SUFFIXES", "find_images", "printable", "read_pairs"]

@@ -12,7 +12,7 @@ IMAGE_SUFFIXES = frozenset(
 
 
 def find_images(inputs: Iterable[str | Path]) -> Iterator[Path]:
-    """Yield the pictures that files, folders (searched through) and glob patterns name.
+    """Yield the pictures that files, folders (searched through, hidden ones left out) and glob patterns name.
 
     A file is taken whatever its suffix, so that a wrong one is reported rather than passed over in silence.
     A name that matches nothing is yielded as it is: reading it gives the error. Nothing is yielded twice.
@@ -28,7 +28,9 @@ def find_images(inputs: Iterable[str | Path]) -> Iterator[Path]:
 def _matches(path: Path) -> Iterator[Path]:
     if path.is_dir():
         yield from sorted(
-            child for child in path.rglob("*") if child.suffix.lower() in IMAGE_SUFFIXES and child.is_file()
+            child
+            for child in path.rglob("*")
+            if child.suffix.lower() in IMAGE_SUFFIXES and not _is_hidden(child.relative_to(path)) and child.is_file()
         )
     elif not path.exists() and glob.has_magic(str(path)):
         found = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 - absolute patterns, which Path.glob refuses
@@ -36,3 +38,8 @@ def _matches(path: Path) -> Iterator[Path]:
             yield from _matches(Path(match)) if match != str(path) else [path]
     else:
         yield path
+
+
+def _is_hidden(path: Path) -> bool:
+    """Tell whether a file or one of its folders is hidden: thumbnails and the like, not somebody's pictures."""
+    return any(part.startswith(".") for part in path.parts)

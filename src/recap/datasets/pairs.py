@@ -6,13 +6,15 @@ Pictures are not opened here: a pair holds the path, and an unreadable picture i
 from __future__ import annotations
 
 import csv
+import io
 import json
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from recap.datasets.images import find_images
-from recap.errors import InputError
+from recap.errors import InputError, RecapWarning
 from recap.types import Pair
 
 
@@ -52,7 +54,12 @@ def _grouped(records: Iterable[tuple[str, str]], root: Path) -> list[Pair]:
         folded = " ".join(caption.split())
         if folded:
             captions.setdefault(image, []).append(folded)
-    return [Pair(image=root / name, captions=tuple(texts), id=name) for name, texts in captions.items()]
+    return [Pair(image=root / name, captions=tuple(texts), id=printable(name)) for name, texts in captions.items()]
+
+
+def printable(name: str) -> str:
+    """Return a file's name as text that can be written anywhere; bytes that are not UTF-8 become question marks."""
+    return name.encode(errors="replace").decode()
 
 
 def _hint(path: Path) -> str:
@@ -62,36 +69,53 @@ def _hint(path: Path) -> str:
 
 
 def _sidecars(folder: Path) -> Iterator[tuple[str, str]]:
+    without = 0
     for image in find_images([folder]):
         sidecar = image.with_suffix(".txt")
-        if sidecar.is_file():
-            for line in _read_text(sidecar).splitlines():
-                yield str(image.relative_to(folder)), line
+        lines = _read_text(sidecar).split("\n") if sidecar.is_file() else []
+        without += not any(line.strip() for line in lines)
+        for line in lines:
+            yield str(image.relative_to(folder)), line
+    _warn(without, f"pictures in {folder} have no caption beside them")
+
+
+def _warn(count: int, what: str) -> None:
+    if count:
+        warnings.warn(f"{count} {what}, and were left out", RecapWarning, stacklevel=2)
 
 
 def _jsonl(path: Path) -> Iterator[tuple[str, str]]:
-    for number, line in enumerate(_read_text(path).splitlines(), 1):
+    without = 0
+    for number, line in enumerate(_read_text(path).split("\n"), 1):
         if not line.strip():
             continue
         record = _parse_json(line, f"{path}:{number}")
         if not isinstance(record, dict) or not isinstance(record.get("image"), str):
             raise InputError(f'{path}:{number}: expected an object with "image" and "caption"')
         captions = record.get("captions", record.get("caption", []))
+        without += not captions
         for caption in captions if isinstance(captions, list) else [captions]:
             if not isinstance(caption, str):
                 raise InputError(f"{path}:{number}: a caption must be text, not {caption!r}")
             yield record["image"], caption
+    _warn(without, f"lines of {path} have no caption")
 
 
 def _table(path: Path) -> Iterator[tuple[str, str]]:
     delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
-    rows = csv.DictReader(_read_text(path).splitlines(keepends=True), delimiter=delimiter)
-    missing = {"image", "caption"} - set(rows.fieldnames or ())
-    if missing:
-        raise InputError(f"{path}: the first line must name the columns image and caption; missing: {sorted(missing)}")
-    for row in rows:
-        if row["image"]:
-            yield row["image"], row["caption"] or ""
+    rows = csv.DictReader(io.StringIO(_read_text(path), newline=""), delimiter=delimiter)
+    try:
+        missing = sorted({"image", "caption"} - set(rows.fieldnames or ()))
+        if missing:
+            raise InputError(
+                f"{path}: the first line must name the columns image and caption, separated by "
+                f"{'tabs' if delimiter != ',' else 'commas'}; missing: {', '.join(missing)}"
+            )
+        for row in rows:
+            if row["image"]:
+                yield row["image"], row["caption"] or ""
+    except csv.Error as error:
+        raise InputError(f"{path}:{rows.line_num}: not a readable table ({error})") from error
 
 
 def _coco(path: Path) -> Iterator[tuple[str, str]]:
@@ -99,8 +123,8 @@ def _coco(path: Path) -> Iterator[tuple[str, str]]:
     try:
         names = {image["id"]: image["file_name"] for image in content["images"]}
         for annotation in content["annotations"]:
-            yield names[annotation["image_id"]], annotation["caption"]
-    except (KeyError, TypeError) as error:
+            yield names[annotation["image_id"]], str(annotation["caption"] or "")
+    except (KeyError, TypeError, AttributeError) as error:
         raise InputError(
             f'{path}: not a COCO captions file: expected "images" with id and file_name, and "annotations" with '
             f"image_id and caption ({type(error).__name__}: {error})"

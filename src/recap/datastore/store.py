@@ -264,7 +264,19 @@ class Datastore:
     def load(cls, folder: str | Path, *, index: str | IndexArguments | None = None, verify: bool = False) -> Datastore:
         """Read a store; its vectors stay on disk, mapped. ``verify`` compares every file's sha256."""
         folder = Path(folder).resolve()
-        manifest = disk.read_manifest(folder)
+        while True:
+            manifest = disk.read_manifest(folder)
+            try:
+                return cls._read(folder, manifest, index, verify)
+            except PackError:
+                # another process may have replaced the files between the manifest and them
+                if disk.read_manifest(folder).generation == manifest.generation:
+                    raise
+
+    @classmethod
+    def _read(
+        cls, folder: Path, manifest: disk.Manifest, index: str | IndexArguments | None, verify: bool
+    ) -> Datastore:
         try:
             values = dict(manifest.index)
             arguments = index_arguments(values.pop("kind"), values) if index is None else index_arguments(index)

@@ -70,6 +70,8 @@ class VectorCache:
             except sqlite3.OperationalError as error:
                 self._writable = False
                 warnings.warn(f"vector cache {self.path}: nothing more is written ({error})", stacklevel=2)
+            except sqlite3.ProgrammingError as error:
+                raise InputError(f"vector cache {self.path}: it has been closed") from error
             except sqlite3.DatabaseError as error:
                 self._restart(error)
 
@@ -95,6 +97,8 @@ class VectorCache:
             except sqlite3.OperationalError as error:
                 warnings.warn(f"vector cache {self.path}: cannot be read ({error})", stacklevel=3)
                 return []
+            except sqlite3.ProgrammingError as error:
+                raise InputError(f"vector cache {self.path}: it has been closed") from error
             except sqlite3.DatabaseError as error:
                 self._restart(error)
                 return self._connected().execute(query, values).fetchall()

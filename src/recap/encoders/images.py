@@ -82,7 +82,7 @@ def decode_content(content: bytes | Image.Image, name: str, shorter_side: int | 
         _check_size(content, name)
         with _callers_pictures:
             return _upright_rgb(content)
-    except ImageError:
+    except InputError:  # an ImageError, or a limit that is no number
         raise
     except Image.DecompressionBombError as error:
         raise ImageError(f"{name}: refused by Pillow's own limit, Image.MAX_IMAGE_PIXELS ({error})") from error

@@ -1,0 +1,280 @@
+"""Captions by image id, candidates or references, from the files that captioners and data sets write.
+
+Read are: COCO results (``[{"image_id": 42, "caption": "..."}]``), COCO captions (``images`` and ``annotations``), the
+files of Karpathy's splits (``dataset_coco.json``), ``{id: caption}`` or ``{id: [captions]}``, a list of objects with
+``image`` and ``caption``, and jsonl, csv or tsv with such columns.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from recap.datasets.images import find_images
+from recap.errors import InputError
+from recap.types import ImageLike
+
+ID_FIELDS = ("image_id", "id", "image", "file_name", "filename")
+CAPTION_FIELDS = ("caption", "captions", "references")
+SHOWN = 3
+"""So many ids are named in a message."""
+
+Captions: TypeAlias = dict[str, list[str]]
+_Records: TypeAlias = Iterator[tuple[Any, Any]]
+
+T = TypeVar("T")
+
+_COCO_NAME = re.compile(r"COCO_\w+_0*(\d+)$")
+
+
+class CaptionsWarning(UserWarning):
+    """Some captions were left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """Candidates beside the references of the same image."""
+
+    ids: tuple[str, ...]
+    candidates: tuple[str, ...]
+    references: tuple[tuple[str, ...], ...]
+
+
+def read_references(path: str | Path, *, split: str | None = None) -> Captions:
+    """Return all captions of each image; ``split`` takes one of a Karpathy file, such as ``test``."""
+    path = Path(path)
+    return collect(_records(path, split), str(path))
+
+
+def read_candidates(path: str | Path) -> dict[str, str]:
+    """Return the one caption of each image; a second one for the same image is an error."""
+    found = read_references(path)
+    several = [image for image, captions in found.items() if len(captions) > 1]
+    if several:
+        raise InputError(
+            f"{path}: {len(several)} of {len(found)} images have more than one caption, such as {_some(several)}: "
+            "give one candidate for each image"
+        )
+    return {image: captions[0] for image, captions in found.items()}
+
+
+def collect(records: Iterable[tuple[Any, Any]], where: str) -> Captions:
+    """Group (id, caption or captions) by id, checked; ids become strings."""
+    found: Captions = {}
+    for image, captions in records:
+        if not isinstance(image, str | int) or isinstance(image, bool) or image == "":
+            raise InputError(f"{where}: an image id must be text or a whole number, not {image!r}")
+        texts = captions if isinstance(captions, list | tuple) else [captions]
+        for caption in texts:
+            if not isinstance(caption, str):
+                raise InputError(f"{where}: the caption of image {image} must be text, not {caption!r}")
+        found.setdefault(str(image), []).extend(texts)
+    if not any(found.values()):
+        raise InputError(f"{where}: no captions found")
+    return found
+
+
+def match(candidates: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> Matched:
+    """Bring candidates and references of the same image together, in the order of the candidates.
+
+    Where no id occurs on both sides, file names are compared without folder and suffix, those of COCO by their number.
+    What is on one side only is left out with a warning that counts it.
+    """
+    if not any(image in references for image in candidates):
+        candidates, references = _by_stem(candidates, "candidates"), _by_stem(references, "references")
+    usable = {image: tuple(text for text in texts if text.strip()) for image, texts in references.items()}
+    ids = tuple(image for image in candidates if usable.get(image))
+    known = frozenset(ids)
+    if not ids:
+        raise InputError(
+            f"candidates and references have no image in common: candidates are of {_some(candidates)}, "
+            f"references of {_some(references)}"
+        )
+    blank = sum(len(references[image]) - len(usable[image]) for image in ids)
+    _warn([image for image in candidates if image not in known], "candidates have no reference and are left out")
+    _warn([image for image in references if image not in candidates], "images with references have no candidate")
+    if blank:
+        warnings.warn(f"{blank} empty references are left out", CaptionsWarning, stacklevel=2)
+    return Matched(ids, tuple(candidates[image] for image in ids), tuple(usable[image] for image in ids))
+
+
+def find_pictures(ids: Iterable[str], folder: str | Path) -> list[Path | None]:
+    """Return for each id its picture in a folder (searched through); None where there is none.
+
+    An id is a path inside the folder, a file name, a file name without suffix, or the number in a name of COCO.
+    """
+    root = Path(folder)
+    if not root.is_dir():
+        raise InputError(f"{root}: no such folder of pictures")
+    known: dict[str, Path] = {}
+    for path in find_images([root]):
+        for name in (path.relative_to(root).as_posix(), path.name, stem(path.name)):
+            known.setdefault(name, path)
+    return [known.get(image) or known.get(PurePosixPath(image).name) or known.get(stem(image)) for image in ids]
+
+
+def stem(image: str) -> str:
+    """Return a file name without folder and suffix, and of a COCO name the number."""
+    name = PurePosixPath(image.replace("\\", "/")).name
+    base = name.rpartition(".")[0] if re.search(r"\.[A-Za-z]\w{2,3}$", name) else name
+    coco = _COCO_NAME.match(base)
+    return coco[1] if coco else base
+
+
+class Given:
+    """Candidates, references and pictures in one order."""
+
+    def __init__(
+        self,
+        ids: Sequence[str],
+        candidates: Sequence[str],
+        references: Sequence[Sequence[str]] | None,
+        images: Sequence[ImageLike | None] | None,
+        image_index: npt.NDArray[np.int64],
+    ) -> None:
+        self.ids, self.candidates, self.references = tuple(ids), candidates, references
+        self.images, self.image_index = images, image_index
+
+    @classmethod
+    def of(cls, candidates: Any, references: Any, images: Any, image_index: Any = None) -> Given:
+        """Take lists in one order, or mappings by image id; ``image_index`` as in ``recap.metrics.evaluate``."""
+        if isinstance(candidates, Mapping):
+            return cls._by_id(candidates, references, images)
+        if isinstance(candidates, str) or not len(candidates):
+            raise InputError("candidates must be a list of at least one caption, or captions by image id")
+        if isinstance(references, Mapping) or isinstance(images, Mapping | str | Path):
+            raise InputError("references or images by id need candidates by id: give {id: caption}")
+        index = np.arange(len(candidates)) if image_index is None else np.asarray(image_index, dtype=np.int64)
+        if index.shape != (len(candidates),) or index.min() < 0:
+            raise InputError(f"image_index must hold the number of an image for each of {len(candidates)} candidates")
+        for what, side in (("references", references), ("images", images)):
+            if side is not None and image_index is None and len(side) != len(candidates):
+                raise InputError(f"{len(candidates)} candidates but {what} of {len(side)} images")
+            if side is not None and int(index.max()) >= len(side):
+                raise InputError(f"image_index names image {int(index.max())}, but there are {what} of {len(side)}")
+        return cls([str(row) for row in range(len(candidates))], candidates, references, images, index)
+
+    @classmethod
+    def _by_id(cls, candidates: Mapping[str, str], references: Any, images: Any) -> Given:
+        candidates = {image: texts[0] for image, texts in collect(candidates.items(), "candidates").items()}
+        ids: Sequence[str] = tuple(candidates)
+        texts: Sequence[str] = tuple(candidates.values())
+        given: Sequence[Sequence[str]] | None = None
+        if references is not None:
+            matched = match(candidates, collect(references.items(), "references"))
+            ids, texts, given = matched.ids, matched.candidates, matched.references
+        if isinstance(images, Mapping):
+            named = {str(key): value for key, value in images.items()}
+            images = [named.get(image) for image in ids]
+        elif images is not None:
+            images = find_pictures(ids, images)
+        return cls(ids, texts, given, images, np.arange(len(ids)))
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file, or say why there is none."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from error
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from error
+
+
+def parse_json(text: str, where: str) -> Any:
+    """Return the value of json text, or say where it goes wrong."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"{where}: not valid json ({error.msg} at line {error.lineno}, column {error.colno})"
+        ) from error
+
+
+def _by_stem(captions: Mapping[str, T], what: str) -> dict[str, T]:
+    found: dict[str, T] = {}
+    for image, value in captions.items():
+        short = stem(image)
+        if short in found:
+            raise InputError(f"{what}: two images have the name {short!r} without folder and suffix")
+        found[short] = value
+    return found
+
+
+def _warn(ids: Sequence[str], what: str) -> None:
+    if ids:
+        warnings.warn(f"{len(ids)} {what}, such as {_some(ids)}", CaptionsWarning, stacklevel=3)
+
+
+def _some(ids: Iterable[str]) -> str:
+    shown = list(ids)
+    return ", ".join(shown[:SHOWN]) + (", ..." if len(shown) > SHOWN else "")
+
+
+def _records(path: Path, split: str | None) -> _Records:
+    reader = _READERS.get(path.suffix.lower())
+    if reader is None:
+        raise InputError(f"{path}: captions are read from {', '.join(_READERS)} files")
+    return reader(path, split)
+
+
+def _json(path: Path, split: str | None) -> _Records:
+    content = parse_json(read_text(path), str(path))
+    if isinstance(content, list):
+        return (_fields(item, f"{path}: entry {number}") for number, item in enumerate(content))
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: expected a list or an object of captions")
+    if "annotations" in content:
+        return (_fields(item, f"{path}: annotation {number}") for number, item in enumerate(content["annotations"]))
+    images = content.get("images")
+    if isinstance(images, list) and images and isinstance(images[0], dict) and "sentences" in images[0]:
+        return _karpathy(images, split)
+    return iter(content.items())
+
+
+def _karpathy(images: Sequence[dict[str, Any]], split: str | None) -> _Records:
+    for image in images:
+        if split is None or image.get("split") == split:
+            # the number of COCO where there is one, the file's name elsewhere
+            yield image.get("cocoid", image["filename"]), [sentence["raw"] for sentence in image["sentences"]]
+
+
+def _jsonl(path: Path, _: str | None) -> _Records:
+    for number, line in enumerate(read_text(path).splitlines(), 1):
+        if line.strip():
+            yield _fields(parse_json(line, f"{path}:{number}"), f"{path}:{number}")
+
+
+def _table(path: Path, _: str | None) -> _Records:
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+    rows = csv.DictReader(read_text(path).splitlines(keepends=True), delimiter=delimiter)
+    return (_fields(row, f"{path}: row {number}") for number, row in enumerate(rows, 1))
+
+
+def _fields(item: Any, where: str) -> tuple[Any, Any]:
+    """Return the id and the caption of one object, whatever its file calls them."""
+    if isinstance(item, dict):
+        image = next((item[name] for name in ID_FIELDS if name in item), None)
+        caption = next((item[name] for name in CAPTION_FIELDS if name in item), None)
+        if image is not None and caption is not None:
+            return image, caption
+    raise InputError(
+        f"{where}: expected an image id ({', '.join(ID_FIELDS)}) and a caption ({', '.join(CAPTION_FIELDS)})"
+    )
+
+
+_READERS: dict[str, Callable[[Path, str | None], _Records]] = {
+    ".json": _json,
+    ".jsonl": _jsonl,
+    ".csv": _table,
+    ".tsv": _table,
+}

@@ -1,0 +1,267 @@
+"""What people thought of captions, from the files as they were published.
+
+| name                   | file                                              | needs besides          |
+|------------------------|---------------------------------------------------|------------------------|
+| flickr8k-expert        | ``ExpertAnnotations.txt``                         | ``Flickr8k.token.txt`` |
+| flickr8k-crowdflower   | ``CrowdFlowerAnnotations.txt``                    | ``Flickr8k.token.txt`` |
+| thumb                  | ``mscoco_THumB-1.0.jsonl``                        | references             |
+| composite              | ``8k_correctness.csv``, ``30k_...``, ``coco_...`` | references             |
+| pascal-50s             | ``pair_pascal.mat``, ``consensus_pascal.mat``     |                        |
+
+Where references are missing, metrics that need none can still be judged.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from recap.datasets.captions import parse_json, read_text, stem
+from recap.errors import InputError, MissingExtraError
+
+CATEGORIES = {1: "HC", 2: "HI", 3: "HM", 4: "MM"}
+"""Pascal-50S pairs: human-human both correct, human-human one of another image, human-machine, machine-machine."""
+
+TOKEN_FILES = ("Flickr8k.token.txt", "captions.token.txt")
+PASCAL_REFERENCES = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Judgements:
+    """Captions that people rated: one entry an (image, caption)."""
+
+    name: str
+    images: tuple[str, ...]
+    captions: tuple[str, ...]
+    ratings: tuple[tuple[float, ...], ...]
+    """What each rater gave; one number where only a summary was published."""
+    references: Mapping[str, Sequence[str]]
+    """Captions of each image that people wrote; images without any are absent."""
+    variant: Literal["b", "c"] = "c"
+    """The tau that is usually reported on these data."""
+    votes: tuple[tuple[int, ...], ...] = ()
+    """How many raters chose each category, where that is known."""
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def with_references(self, references: Mapping[str, Sequence[str]]) -> Judgements:
+        """Return the same judgements with references, matched by image id or by the number in COCO's names."""
+        short = {stem(image): texts for image, texts in references.items()}
+        found = {image: references.get(image) or short.get(stem(image)) for image in dict.fromkeys(self.images)}
+        return replace(self, references={image: texts for image, texts in found.items() if texts})
+
+
+@dataclass(frozen=True, slots=True)
+class Preferences:
+    """Pairs of captions of one image of which people preferred one."""
+
+    name: str
+    images: tuple[str, ...]
+    first: tuple[str, ...]
+    second: tuple[str, ...]
+    votes: tuple[tuple[int, int], ...]
+    """How many preferred the first and the second."""
+    categories: tuple[str, ...]
+    references: tuple[tuple[str, ...], ...]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+
+def read_judgements(path: str | Path, kind: str, *, captions: str | Path | None = None) -> Judgements | Preferences:
+    """Read human judgements.
+
+    Args:
+        path: the published file, for pascal-50s the folder that holds both.
+        kind: one of ``FORMATS``.
+        captions: Flickr8k only: the file of captions; by default looked for beside ``path``.
+    """
+    if kind not in FORMATS:
+        raise InputError(f"unknown kind of judgements {kind!r}; known are {', '.join(FORMATS)}")
+    return FORMATS[kind](Path(path), None if captions is None else Path(captions))
+
+
+def read_flickr8k_captions(path: Path) -> dict[str, str]:
+    """Return the captions of Flickr8k by their id, ``IMAGE#N``."""
+    found: dict[str, str] = {}
+    for number, line in _lines(path):
+        caption_id, _, text = line.partition("\t")
+        if not text:
+            raise InputError(f"{path}:{number}: expected IMAGE#N<tab>caption")
+        found[caption_id] = " ".join(text.split())
+    return found
+
+
+def _expert(path: Path, captions: Path | None) -> Judgements:
+    rows = [(image, caption, tuple(map(float, scores))) for image, caption, scores in _flickr8k_rows(path, 3)]
+    return _flickr8k("flickr8k-expert", path, captions, rows, variant="c")
+
+
+def _crowdflower(path: Path, captions: Path | None) -> Judgements:
+    found = list(_flickr8k_rows(path, 3))
+    rows = [(image, caption, (float(scores[0]),)) for image, caption, scores in found]
+    votes = {(image, caption): (int(scores[1]), int(scores[2])) for image, caption, scores in found}
+    return _flickr8k("flickr8k-crowdflower", path, captions, rows, variant="b", votes=votes)
+
+
+def _flickr8k_rows(path: Path, columns: int) -> Iterator[tuple[str, str, list[str]]]:
+    for number, line in _lines(path):
+        image, caption, *scores = line.split("\t")
+        try:
+            [float(score) for score in scores]
+        except ValueError:
+            scores = []
+        if len(scores) != columns:
+            raise InputError(f"{path}:{number}: expected image, IMAGE#N and {columns} numbers, separated by tabs")
+        yield image, caption, scores
+
+
+def _flickr8k(
+    name: str,
+    path: Path,
+    captions: Path | None,
+    rows: Sequence[tuple[str, str, tuple[float, ...]]],
+    *,
+    variant: Literal["b", "c"],
+    votes: Mapping[tuple[str, str], tuple[int, ...]] | None = None,
+) -> Judgements:
+    """Put texts to caption ids; a caption of the image itself is left out: it is one of the references."""
+    beside = next((path.parent / known for known in TOKEN_FILES if (path.parent / known).is_file()), None)
+    source = captions or beside
+    if source is None:
+        raise InputError(f"{path}: the captions are missing: put {TOKEN_FILES[0]} beside it, or name the file")
+    texts = read_flickr8k_captions(source)
+    kept = [row for row in rows if row[1].rpartition("#")[0] != row[0]]
+    unknown = [caption for _, caption, _ in kept if caption not in texts]
+    if unknown:
+        raise InputError(f"{path}: {len(unknown)} captions are not in {source}, such as {unknown[0]}")
+    wanted = {image for image, _, _ in kept}
+    references: dict[str, list[str]] = {}
+    for caption, text in texts.items():
+        image = caption.rpartition("#")[0]
+        if image in wanted:
+            references.setdefault(image, []).append(text)
+    return Judgements(
+        name,
+        tuple(image for image, _, _ in kept),
+        tuple(texts[caption] for _, caption, _ in kept),
+        tuple(scores for _, _, scores in kept),
+        references,
+        variant,
+        tuple(votes[image, caption] for image, caption, _ in kept) if votes else (),
+    )
+
+
+def _thumb(path: Path, captions: Path | None) -> Judgements:
+    rows: list[tuple[str, str, float]] = []
+    for number, line in _lines(path):
+        item = parse_json(line, f"{path}:{number}")
+        try:
+            rows.append((item["image"], item["hyp"], float(item["human_score"])))
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f'{path}:{number}: expected "image", "hyp" and "human_score" ({error!r})') from error
+    if not rows:
+        raise InputError(f"{path}: no judgements found")
+    images, texts, scores = zip(*rows, strict=True)
+    beside = (path.parent / f"mscoco_references{suffix}" for suffix in (".jsonl", ".json"))
+    source = captions or next((file for file in beside if file.is_file()), None)
+    found = Judgements("thumb", images, texts, tuple((score,) for score in scores), {})
+    return found.with_references(_thumb_references(source)) if source else found
+
+
+def _thumb_references(path: Path) -> dict[str, list[str]]:
+    """Read THumB's own reference file: one object a line, with the number of the picture and its captions."""
+    items = [parse_json(line, f"{path}:{number}") for number, line in _lines(path)]
+    try:
+        return {str(int(item["seg_id"])): list(item["refs"]) for item in items}
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f'{path}: expected one object a line with "seg_id" and "refs" ({error!r})') from error
+
+
+def _composite(path: Path, captions: Path | None) -> Judgements:
+    """Read a file of the AMT study: semicolons; after the picture's address come captions, then as many ratings."""
+    rows: list[tuple[str, str, float]] = []
+    for cells in csv.reader(read_text(path).splitlines(), delimiter=";"):
+        place = next((i for i, cell in enumerate(cells) if cell.strip().lower().endswith((".jpg", ".png"))), None)
+        if place is None:  # the header, and notes at the end
+            continue
+        rest = [cell.strip() for cell in cells[place + 1 :]]
+        count = next((i for i, cell in enumerate(rest) if _is_number(cell)), 0)
+        ratings = rest[count : 2 * count]
+        if not count or len(ratings) < count or not all(map(_is_number, ratings)):
+            raise InputError(f"{path}: {cells[place]}: expected captions and as many ratings after the picture")
+        image = cells[place].strip().rpartition("/")[2]
+        rows += [(image, text, float(rating)) for text, rating in zip(rest[:count], ratings, strict=True)]
+    if not rows:
+        raise InputError(
+            f"{path}: no judgements found: expected cells separated by semicolons, one a picture's address"
+        )
+    images, texts, scores = zip(*rows, strict=True)
+    return Judgements("composite", images, texts, tuple((score,) for score in scores), {})
+
+
+def _pascal(path: Path, captions: Path | None) -> Preferences:
+    try:
+        from scipy.io import loadmat
+    except ImportError as error:
+        raise MissingExtraError("reading the .mat files of Pascal-50S", "metrics") from error
+    folder = path if path.is_dir() else path.parent
+    for name in ("pair_pascal.mat", "consensus_pascal.mat"):
+        if not (folder / name).is_file():
+            raise InputError(f"{folder}: {name} is missing")
+    pairs, consensus = loadmat(folder / "pair_pascal.mat"), loadmat(folder / "consensus_pascal.mat")
+    inputs, triplets = pairs["new_input"][0], consensus["triplets"][0]
+    if len(triplets) != PASCAL_REFERENCES * len(inputs):
+        raise InputError(
+            f"{folder}: {len(triplets)} triplets for {len(inputs)} pairs; {PASCAL_REFERENCES} each expected"
+        )
+    blocks = [triplets[PASCAL_REFERENCES * row : PASCAL_REFERENCES * (row + 1)] for row in range(len(inputs))]
+    return Preferences(
+        "pascal-50s",
+        tuple(str(item[0][0]) for item in inputs),
+        tuple(str(item[1][0]).strip() for item in inputs),
+        tuple(str(item[2][0]).strip() for item in inputs),
+        tuple(_pascal_votes(block, str(item[1][0]).strip()) for item, block in zip(inputs, blocks, strict=True)),
+        tuple(CATEGORIES[int(category)] for category in pairs["category"][0]),
+        tuple(tuple(_inner_text(triplet[0]) for triplet in block) for block in blocks),
+    )
+
+
+def _pascal_votes(block: Any, first: str) -> tuple[int, int]:
+    """Count for which caption each vote is; a triplet may hold the two in either order."""
+    for_first = 0
+    for triplet in block:
+        winner = triplet[1] if int(triplet[3][0][0]) == 1 else triplet[2]
+        for_first += _inner_text(winner) == first
+    return for_first, len(block) - for_first
+
+
+def _inner_text(cell: Any) -> str:
+    return str(cell[0][0][0]).strip()
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(read_text(path).splitlines(), 1):
+        if line.strip():
+            yield number, line
+
+
+FORMATS: dict[str, Callable[[Path, Path | None], Judgements | Preferences]] = {
+    "flickr8k-expert": _expert,
+    "flickr8k-crowdflower": _crowdflower,
+    "thumb": _thumb,
+    "composite": _composite,
+    "pascal-50s": _pascal,
+}

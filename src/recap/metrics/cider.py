@@ -1,0 +1,141 @@
+"""CIDEr and CIDEr-D (Vedantam et al. 2015): n-grams weighted by how few images share them.
+
+What coco-caption prints as "CIDEr" is CIDEr-D: counts clipped to the reference, and a penalty on lengths that differ.
+Plain CIDEr is the mean cosine of the weighted counts. Both are means over n = 1..4 and over references, times 10.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+
+from recap.errors import InputError
+from recap.metrics.corpus import Corpus, ImageIndex, References
+from recap.metrics.frequencies import DocumentFrequencies
+from recap.metrics.ngrams import MAX_N, Floats, Ints, NgramCounts, Sentences, ranges
+from recap.metrics.statistics import MetricResult, MetricWarning, mean_result
+
+SIGMA = 6.0
+"""Width of CIDEr-D's length penalty, in words."""
+
+
+class CiderD:
+    """CIDEr-D against references that are prepared once: ``score`` may be called again and again.
+
+    ``references`` holds a list of strings for each image. How rare an n-gram is comes from these references, or from
+    ``document_frequencies`` of a larger corpus: needed for few images, and for scores that do not depend on the others.
+    """
+
+    name = "CIDEr-D"
+
+    def __init__(
+        self,
+        references: References | Sequence[Sequence[str]],
+        document_frequencies: DocumentFrequencies | None = None,
+    ) -> None:
+        self.references = references if isinstance(references, References) else References.of(references)
+        self._given = document_frequencies
+        documents = self._given.documents if self._given else len(self.references)
+        if documents == 1:
+            message = f"{self.name} is 0 when document frequencies come from one image: give those of a larger corpus"
+            warnings.warn(message, MetricWarning, stacklevel=2)
+        self._log_documents = float(np.log(documents))
+        # the last entry is for n-grams that no reference has
+        own = [] if self._given else DocumentFrequencies.counts_of(self.references)
+        self._own = [self._inverse(np.append(frequency, 0)) for frequency in own]
+        rows = [grouped.rows for grouped in self.references.counts]
+        idf = self._inverse_frequencies(rows, self.references.words, self.references.vocabulary)
+        self._norms = [_norms(rows[n], idf[n], len(self.references.words)) for n in range(MAX_N)]
+
+    def score(self, candidates: Sequence[str], image_index: ImageIndex | None = None) -> MetricResult:
+        """Score candidate ``i`` against the references of image ``i``, or of ``image_index[i]`` when that is given."""
+        return self.score_corpus(Corpus.of(candidates, self.references, image_index))
+
+    def score_corpus(self, corpus: Corpus) -> MetricResult:
+        """Score candidates that are tokenised already, together with the references of this scorer."""
+        if corpus.references is not self.references:
+            raise InputError("the corpus was made with other references than this scorer")
+        idf = self._inverse_frequencies(corpus.counts, corpus.words, corpus.vocabulary)
+        similarity = np.zeros(len(corpus.pairs.reference))
+        for n in range(MAX_N):
+            similarity += self._cosines(n, corpus, idf[n])
+        similarity *= self._penalty(corpus)
+        references = np.diff(self.references.first)[corpus.image]
+        per_image = np.add.reduceat(similarity, corpus.pairs.starts) / references
+        return mean_result(self.name, per_image * 10.0 / MAX_N)
+
+    def _cosines(self, n: int, corpus: Corpus, idf: Floats) -> Floats:
+        """Return the (clipped) cosine of every pair for n-grams of n + 1 words."""
+        counts, grouped, pairs = corpus.counts[n], self.references.counts[n], corpus.pairs
+        found, group = corpus.found[n]
+        starts, stops = grouped.starts[group], grouped.starts[group + 1]
+        rows, repeats = ranges(starts, stops), stops - starts
+        product = self._product(np.repeat(counts.count[found], repeats), grouped.rows.count[rows])
+        weights = product * np.repeat(idf[found] ** 2, repeats)
+        # the pair of candidate c and reference r has number starts[c] + r - first reference of the image of c
+        base = pairs.starts - self.references.first[corpus.image]
+        pair = np.repeat(base[counts.sentence[found]], repeats) + grouped.rows.sentence[rows]
+        sums = np.bincount(pair, weights, len(pairs.reference))
+        scale = _norms(counts, idf, len(corpus))[pairs.candidate] * self._norms[n][pairs.reference]
+        return np.divide(sums, scale, out=np.zeros(len(scale)), where=scale != 0)
+
+    def _product(self, candidate: Ints, reference: Ints) -> Ints:
+        return np.minimum(candidate, reference) * reference
+
+    def _penalty(self, corpus: Corpus) -> Floats:
+        """Return the Gaussian of the difference in length, which coco-caption counts in bigrams."""
+        bigrams = np.maximum(corpus.words.lengths - 1, 0)[corpus.pairs.candidate]
+        in_reference = np.maximum(self.references.words.lengths - 1, 0)[corpus.pairs.reference]
+        return np.exp(-((bigrams - in_reference) ** 2) / (2 * SIGMA**2))
+
+    def _inverse_frequencies(
+        self, counts: Sequence[NgramCounts], sentences: Sentences, vocabulary: dict[str, int]
+    ) -> list[Floats]:
+        """Return the weight of the n-gram of each row of the counts."""
+        if self._given is None:
+            own = zip(self._own, counts, strict=True)
+            return [weights[np.minimum(rows.gram, len(weights) - 1)] for weights, rows in own]
+        located = zip(self._given.at_places(sentences, vocabulary), counts, strict=True)
+        return [self._inverse(frequency[rows.place]) for frequency, rows in located]
+
+    def _inverse(self, frequency: Ints) -> Floats:
+        """Return ln N - ln df; an n-gram that is nowhere counts as being in one image."""
+        return self._log_documents - np.log(np.maximum(1, frequency))
+
+
+class Cider(CiderD):
+    """Plain CIDEr: no clipping, no length penalty."""
+
+    name = "CIDEr"
+
+    def _product(self, candidate: Ints, reference: Ints) -> Ints:
+        return candidate * reference
+
+    def _penalty(self, corpus: Corpus) -> Floats:
+        return np.ones(len(corpus.pairs.reference))
+
+
+def cider_d(
+    candidates: Sequence[str],
+    references: Sequence[Sequence[str]],
+    *,
+    document_frequencies: DocumentFrequencies | None = None,
+) -> MetricResult:
+    """Return CIDEr-D of one candidate for each image, as coco-caption computes it."""
+    return CiderD(references, document_frequencies).score(candidates)
+
+
+def cider(
+    candidates: Sequence[str],
+    references: Sequence[Sequence[str]],
+    *,
+    document_frequencies: DocumentFrequencies | None = None,
+) -> MetricResult:
+    """Return plain CIDEr of one candidate for each image."""
+    return Cider(references, document_frequencies).score(candidates)
+
+
+def _norms(counts: NgramCounts, idf: Floats, sentences: int) -> Floats:
+    return np.sqrt(np.bincount(counts.sentence, (counts.count * idf) ** 2, sentences))

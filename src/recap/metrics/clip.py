@@ -1,0 +1,253 @@
+"""Metrics that compare a caption with the picture itself, on the unit vectors of an encoder.
+
+| function                       | value                                                              |
+|--------------------------------|--------------------------------------------------------------------|
+| ``clip_s``, ``refclip_s``      | 2.5 max(cos, 0); its harmonic mean with the closest reference      |
+| ``clip_dn``, ``clip_dn_ref``   | the dot product without a quarter of the means; plus a quarter of  |
+|                                | the closest reference                                              |
+| ``aclip_s``, ``refaclip_s``    | the cosine after alignment, clipped at zero; its harmonic mean     |
+|                                | with the closest reference                                         |
+| ``ref_aligned_cosine``         | the mean of the aligned cosine and the closest reference, neither  |
+|                                | clipped: recap's own, it ranks captions that fit badly, too        |
+| ``clip_score_100``             | 100 max(cos, 0), no prefix, as torchmetrics has it                 |
+
+The first row is of Hessel et al. 2021, the second of Zhou et al. 2023, the third of the paper behind recap.
+All but the aligned ones need an encoder whose images and texts share one space. Everything here is float32 and row by
+row: row ``i`` of ``images`` belongs to row ``i`` of ``texts``, whose references are rows ``first[i] : first[i + 1]``.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from tqdm import tqdm
+
+from recap.alignment import LinearAlignment
+from recap.encoders.base import Encoder
+from recap.errors import ImageError
+from recap.metrics.ngrams import Floats, Ints, ranges
+from recap.metrics.statistics import MetricWarning
+from recap.types import ImageLike, Vectors
+
+Scores: TypeAlias = npt.NDArray[np.float32]
+Offsets: TypeAlias = npt.NDArray[np.int64]
+
+PREFIX = "A photo depicts "
+"""What CLIP-S puts before every caption, references too."""
+
+CLIP_WEIGHT = np.float32(2.5)
+DN_SHARE = 0.25
+
+BLOCK = 4096
+"""Candidates that are scored at a time."""
+
+Scorer: TypeAlias = Callable[[Vectors, Vectors, Vectors, Offsets], Scores]
+"""Takes the rows of images, candidates and references, and where the references of each candidate start."""
+
+
+def cosines(images: Vectors, texts: Vectors) -> Scores:
+    """Return the dot product of each row with the row beside it."""
+    products: Scores = np.einsum("ij,ij->i", images, texts, dtype=np.float32)
+    return products
+
+
+def best_reference(texts: Vectors, references: Vectors, first: Offsets) -> Scores:
+    """Return for each text the largest dot product with one of its references."""
+    owners = np.repeat(np.arange(len(texts)), np.diff(first))
+    best: Scores = np.maximum.reduceat(cosines(texts[owners], references), first[:-1])
+    return best
+
+
+def clip_s(images: Vectors, texts: Vectors) -> Scores:
+    """Return CLIP-S; texts must have been encoded with ``PREFIX``."""
+    scores: Scores = CLIP_WEIGHT * np.maximum(cosines(images, texts), 0)
+    return scores
+
+
+def refclip_s(images: Vectors, texts: Vectors, references: Vectors, first: Offsets) -> Scores:
+    """Return RefCLIP-S; texts and references must have been encoded with ``PREFIX``."""
+    return harmonic_mean(clip_s(images, texts), best_reference(texts, references, first))
+
+
+def clip_score_100(images: Vectors, texts: Vectors) -> Scores:
+    """Return the CLIPScore of torchmetrics: a scale of 100, and no prefix."""
+    return 100 * np.maximum(cosines(images, texts), 0)
+
+
+def clip_dn(images: Vectors, texts: Vectors, image_mean: Vectors, text_mean: Vectors) -> Scores:
+    """Return CLIP+DN: what remains of the dot product when a quarter of both means is taken off first."""
+    return cosines(images - DN_SHARE * image_mean, texts - DN_SHARE * text_mean)
+
+
+def clip_dn_ref(
+    images: Vectors, texts: Vectors, references: Vectors, first: Offsets, image_mean: Vectors, text_mean: Vectors
+) -> Scores:
+    """Return CLIP+DN-Ref: CLIP+DN and a quarter of the cosine with the closest reference."""
+    return clip_dn(images, texts, image_mean, text_mean) + DN_SHARE * best_reference(texts, references, first)
+
+
+def aclip_s(images: Vectors, texts: Vectors, alignment: LinearAlignment) -> Scores:
+    """Return aCLIP-S: the cosine of the mapped image with the centred caption, clipped at zero."""
+    return aligned_s(alignment.transform(images), alignment.transform_texts(texts))
+
+
+def refaclip_s(
+    images: Vectors, texts: Vectors, references: Vectors, first: Offsets, alignment: LinearAlignment
+) -> Scores:
+    """Return RefaCLIP-S: the harmonic mean of aCLIP-S and the closest reference, clipped at zero too."""
+    captions, others = alignment.transform_texts(texts), alignment.transform_texts(references)
+    return ref_aligned_s(alignment.transform(images), captions, others, first)
+
+
+def aligned_s(images: Vectors, texts: Vectors) -> Scores:
+    """Return aCLIP-S of rows that are aligned already."""
+    return np.maximum(cosines(images, texts), 0)
+
+
+def ref_aligned_s(images: Vectors, texts: Vectors, references: Vectors, first: Offsets) -> Scores:
+    """Return RefaCLIP-S of rows that are aligned already."""
+    best = np.maximum(best_reference(texts, references, first), 0)
+    return harmonic_mean(aligned_s(images, texts), best)
+
+
+def ref_aligned_cosine(images: Vectors, texts: Vectors, references: Vectors, first: Offsets) -> Scores:
+    """Return the mean of the cosine with the image and that with the closest reference, of rows aligned already.
+
+    RefaCLIP-S makes one of all captions with a negative cosine; judges of captions tell them apart.
+    """
+    mean: Scores = np.float32(0.5) * (cosines(images, texts) + best_reference(texts, references, first))
+    return mean
+
+
+def harmonic_mean(one: Scores, other: Scores) -> Scores:
+    """Return the harmonic mean, which is zero where both are."""
+    total = one + other
+    mean: Scores = np.divide(2 * one * other, total, out=np.zeros_like(total), where=total != 0)
+    return mean
+
+
+class Judged:
+    """Candidates, their images and references as vectors: each distinct image and text is encoded once for all metrics.
+
+    Args:
+        encoder: makes the vectors.
+        candidates: the captions that are judged.
+        image_index: for each candidate the number of its image.
+        images: the pictures; None where one is missing.
+        references: the references of each picture, where there are some.
+        progress: whether to show a bar.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        candidates: Sequence[str],
+        image_index: Ints,
+        images: Sequence[ImageLike | None],
+        references: Sequence[Sequence[str]] | None,
+        *,
+        progress: bool = False,
+    ) -> None:
+        self.encoder = encoder
+        self.image_index = image_index
+        self._images = images
+        self._progress = progress
+        self._row: dict[str, int] = {}
+        self._candidates = self._rows_of(candidates)
+        given = references if references is not None else [()] * len(images)
+        self._references = self._rows_of([text for texts in given for text in texts])
+        self._first = np.cumsum([0, *map(len, given)])
+        self._encoded: dict[str, Vectors] = {}
+
+    def texts(self, prefix: str = "") -> Vectors:
+        """Return the vectors of all distinct texts, with a prefix before each."""
+        if prefix not in self._encoded:
+            texts, cut = [prefix + text for text in self._row], self.encoder.text.truncated
+            self._encoded[prefix] = self.encoder.encode_texts(texts, progress=self._progress)
+            cut = self.encoder.text.truncated - cut
+            if cut:
+                message = (
+                    f"{cut} of {len(texts)} texts are longer than {self.encoder.name} reads; their end was cut off"
+                )
+                warnings.warn(message, MetricWarning, stacklevel=2)
+        return self._encoded[prefix]
+
+    @property
+    def images(self) -> Vectors:
+        """The vectors of the pictures that could be read."""
+        return self._pictures[0]
+
+    @property
+    def problems(self) -> tuple[ImageError, ...]:
+        """The pictures that could not be read; a missing one counts as such, but gives no error here."""
+        return self._pictures[2]
+
+    @property
+    def scored(self) -> Ints:
+        """The candidates whose picture could be read."""
+        return np.flatnonzero(self._pictures[1][self.image_index] >= 0)
+
+    def score(self, images: Vectors, texts: Vectors, scorer: Scorer) -> Floats:
+        """Apply a metric to vectors in the order of ``images`` and ``texts()``; NaN where there is no picture."""
+        values = np.full(len(self._candidates), np.nan)
+        scored, picture = self.scored, self._pictures[1]
+        for start in range(0, len(scored), BLOCK):
+            rows = scored[start : start + BLOCK]
+            owner = self.image_index[rows]
+            begins, ends = self._first[owner], self._first[owner + 1]
+            references = texts[self._references[ranges(begins, ends)]]
+            first = np.concatenate([[0], np.cumsum(ends - begins)])
+            values[rows] = scorer(images[picture[owner]], texts[self._candidates[rows]], references, first)
+        return values
+
+    def reference_pairs(self) -> tuple[Vectors, Vectors]:
+        """Return each reference beside its picture, as vectors."""
+        owner = np.repeat(np.arange(len(self._images)), np.diff(self._first))
+        picture = self._pictures[1][owner]
+        return self.images[picture[picture >= 0]], self.texts()[self._references[picture >= 0]]
+
+    def candidate_pairs(self) -> tuple[Vectors, Vectors]:
+        """Return each scored candidate beside its picture, as vectors."""
+        picture = self._pictures[1][self.image_index[self.scored]]
+        return self.images[picture], self.texts()[self._candidates[self.scored]]
+
+    def mean_text(self, prefix: str = "") -> Vectors:
+        """Return the mean vector of the references, or of the candidates where there are none."""
+        rows = self._references if len(self._references) else self._candidates
+        mean: Vectors = self.texts(prefix)[rows].mean(axis=0)
+        return mean
+
+    def _rows_of(self, texts: Sequence[str]) -> Ints:
+        return np.array([self._row.setdefault(text, len(self._row)) for text in texts], dtype=np.int64)
+
+    @cached_property
+    def _pictures(self) -> tuple[Vectors, Ints, tuple[ImageError, ...]]:
+        """Encode each distinct picture; return the vectors, the row of each picture (-1: none), and what went wrong."""
+        distinct: dict[object, ImageLike] = {}
+        keys = [_identity(image) for image in self._images]
+        distinct.update((key, image) for key, image in zip(keys, self._images, strict=True) if image is not None)
+        shown = tqdm(
+            distinct.values(), desc="encoding pictures", unit="image", disable=None if self._progress else True
+        )
+        vectors: list[Vectors] = []
+        problems: list[ImageError] = []
+        row: dict[object, int] = {}
+        for key, vector in zip(distinct, self.encoder.encode_each(shown), strict=True):
+            if isinstance(vector, ImageError):
+                problems.append(vector)
+            else:
+                row[key] = len(vectors)
+                vectors.append(vector)
+        empty = np.zeros((0, self.encoder.image.dimension), np.float32)
+        rows = np.array([row.get(key, -1) for key in keys], dtype=np.int64)
+        return np.stack(vectors) if vectors else empty, rows, tuple(problems)
+
+
+def _identity(image: ImageLike | None) -> object:
+    return str(image) if isinstance(image, str | Path) else id(image)

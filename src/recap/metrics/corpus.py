@@ -1,0 +1,207 @@
+"""Candidates and references, tokenised once and turned into integers for every metric that counts words."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from recap.errors import InputError
+from recap.metrics.ngrams import (
+    GroupedCounts,
+    Ints,
+    Mask,
+    NgramCounts,
+    NgramTable,
+    Sentences,
+    offsets_of,
+    pack_sentences,
+    ranges,
+)
+from recap.metrics.statistics import MetricWarning
+from recap.metrics.tokenizer import Pieces, encode
+
+ImageIndex: TypeAlias = "Sequence[int] | npt.NDArray[np.integer]"
+"""For each candidate the number of its image."""
+
+Spaced: TypeAlias = dict[int, list[int]]
+"""Tokens that hold white space, and the words they fall into."""
+
+
+@dataclass(frozen=True, eq=False)
+class References:
+    """The references of some images, prepared so that any number of candidates can be scored against them."""
+
+    vocabulary: dict[str, int]
+    tokens: Sentences
+    """All references, image after image, as the tokenizer split them."""
+    words: Sentences
+    """The same as BLEU and CIDEr see them: a token with white space in it is several words."""
+    spaced: Spaced
+    first: Ints
+    """Those of image ``i`` are ``first[i] : first[i + 1]``."""
+    pieces: Pieces
+    """What the tokenizer has seen already."""
+
+    @classmethod
+    def of(cls, references: Sequence[Sequence[str]]) -> References:
+        """Tokenise and number the references of each image."""
+        _check_references(references)
+        vocabulary: dict[str, int] = {}
+        pieces = Pieces()
+        tokens = encode([text for texts in references for text in texts], vocabulary, pieces)
+        spaced = _find_spaced(vocabulary, 0)
+        first = offsets_of(np.array([len(texts) for texts in references]))
+        return cls(vocabulary, tokens, _split_spaced(tokens, spaced), spaced, first, pieces)
+
+    def __len__(self) -> int:
+        """The number of images."""
+        return len(self.first) - 1
+
+    @property
+    def image(self) -> Ints:
+        """The image of each reference."""
+        return np.repeat(np.arange(len(self)), np.diff(self.first))
+
+    @property
+    def table(self) -> NgramTable:
+        """The n-grams of the references."""
+        return self._counted[0]
+
+    @property
+    def counts(self) -> list[GroupedCounts]:
+        """For n = 1, 2, ... the counts of n-grams in references."""
+        return self._counted[1]
+
+    @cached_property
+    def _counted(self) -> tuple[NgramTable, list[GroupedCounts]]:
+        table, counts = NgramTable.build(self.words, len(self.vocabulary))
+        return table, [GroupedCounts.of(level, self.image) for level in counts]
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Every candidate with every reference of its image."""
+
+    candidate: Ints
+    reference: Ints
+    starts: Ints
+    """Where the pairs of each candidate start."""
+
+
+@dataclass(frozen=True, eq=False)
+class Corpus:
+    """Candidates beside the references they are judged by."""
+
+    references: References
+    tokens: Sentences
+    words: Sentences
+    image: Ints
+    """The image of each candidate."""
+    vocabulary: dict[str, int]
+    """That of the references, and the words that only candidates use."""
+
+    @classmethod
+    def of(
+        cls,
+        candidates: Sequence[str],
+        references: References | Sequence[Sequence[str]],
+        image_index: ImageIndex | None = None,
+    ) -> Corpus:
+        """Tokenise candidates: candidate ``i`` belongs to image ``i``, or to ``image_index[i]`` when that is given."""
+        prepared = references if isinstance(references, References) else References.of(references)
+        image = _check_candidates(candidates, len(prepared), image_index)
+        vocabulary = dict(prepared.vocabulary)
+        tokens = encode(candidates, vocabulary, prepared.pieces)
+        spaced = prepared.spaced | _find_spaced(vocabulary, len(prepared.vocabulary))
+        empty = int(np.count_nonzero(tokens.lengths == 0))
+        if empty:
+            message = f"{empty} of {len(candidates)} candidates hold no word; they score 0"
+            warnings.warn(message, MetricWarning, stacklevel=3)
+        return cls(prepared, tokens, _split_spaced(tokens, spaced), image, vocabulary)
+
+    def __len__(self) -> int:
+        """The number of candidates."""
+        return len(self.image)
+
+    @cached_property
+    def pairs(self) -> Pairs:
+        """Every candidate with every reference of its image."""
+        first = self.references.first[self.image]
+        many = self.references.first[self.image + 1] - first
+        candidate = np.repeat(np.arange(len(self)), many)
+        return Pairs(candidate, ranges(first, first + many), np.cumsum(many) - many)
+
+    @property
+    def counts(self) -> list[NgramCounts]:
+        """For n = 1, 2, ... the counts of n-grams in candidates, with the ids of the references' table."""
+        return self._counted[0]
+
+    @property
+    def new_pairs(self) -> list[Ints]:
+        """For n = 2, 3, ... the n-grams that only candidates have."""
+        return self._counted[1]
+
+    @cached_property
+    def _counted(self) -> tuple[list[NgramCounts], list[Ints]]:
+        return self.references.table.count(self.words)
+
+    @cached_property
+    def found(self) -> list[tuple[Mask, Ints]]:
+        """For n = 1, 2, ... which entries of ``counts`` occur in references of the image, and where they do."""
+        levels = zip(self.counts, self.references.counts, strict=True)
+        return [grouped.find(counts.gram, self.image[counts.sentence]) for counts, grouped in levels]
+
+
+def _find_spaced(vocabulary: dict[str, int], known: int) -> Spaced:
+    """Find tokens with white space, such as the no-break space in ``22 3/4``, among those numbered ``known`` and up.
+
+    coco-caption splits sentences at any white space for BLEU and CIDEr, and at the plain space only for ROUGE-L.
+    """
+    new = [(word.split(), index) for word, index in islice(vocabulary.items(), known, None)]
+    return {
+        index: [vocabulary.setdefault(part, len(vocabulary)) for part in parts]
+        for parts, index in new
+        if len(parts) > 1
+    }
+
+
+def _split_spaced(tokens: Sentences, spaced: Spaced) -> Sentences:
+    if not spaced:
+        return tokens
+    top = int(tokens.words.max(initial=-1)) + 1
+    table = pack_sentences([spaced.get(index, [index]) for index in range(top)])
+    starts, stops = table.offsets[tokens.words], table.offsets[tokens.words + 1]
+    before = offsets_of(stops - starts)
+    return Sentences(table.words[ranges(starts, stops)], before[tokens.offsets])
+
+
+def _check_references(references: Sequence[Sequence[str]]) -> None:
+    if not len(references):
+        raise InputError("there are no references: give a list of reference captions for each image")
+    for index, texts in enumerate(references):
+        if isinstance(texts, str):
+            raise InputError(f"references[{index}] is a string: give a list of strings for each image")
+        if not len(texts):
+            raise InputError(f"image {index} has no reference: leave it out or give it at least one")
+
+
+def _check_candidates(candidates: Sequence[str], images: int, image_index: ImageIndex | None) -> Ints:
+    if isinstance(candidates, str) or not len(candidates):
+        raise InputError("candidates must be a list of at least one string")
+    if image_index is None:
+        if len(candidates) != images:
+            raise InputError(f"{len(candidates)} candidates but references of {images} images: give one for each image")
+        return np.arange(images)
+    image = np.asarray(image_index)
+    if image.shape != (len(candidates),) or not np.issubdtype(image.dtype, np.integer):
+        raise InputError(f"image_index must hold one integer for each of the {len(candidates)} candidates")
+    if image.min() < 0 or image.max() >= images:
+        raise InputError(f"image_index must lie between 0 and {images - 1}")
+    return image.astype(np.int64)

@@ -1,0 +1,88 @@
+"""In how many images an n-gram occurs: what CIDEr weighs n-grams by, kept in a file if wanted."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from recap.errors import InputError
+from recap.metrics.corpus import References
+from recap.metrics.ngrams import MAX_N, Ints, NgramTable, Sentences
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class DocumentFrequencies:
+    """The number of images whose references hold an n-gram, for every n-gram of a corpus."""
+
+    documents: int
+    """The number of images."""
+    vocabulary: dict[str, int]
+    table: NgramTable
+    counts: tuple[Ints, ...]
+    """For n = 1, 2, ...: by id of the n-gram, the number of images."""
+
+    @classmethod
+    def of(cls, references: References | Sequence[Sequence[str]]) -> DocumentFrequencies:
+        """Count in how many images each n-gram of the references occurs."""
+        prepared = references if isinstance(references, References) else References.of(references)
+        return cls(len(prepared), prepared.vocabulary, prepared.table, tuple(cls.counts_of(prepared)))
+
+    @staticmethod
+    def counts_of(references: References) -> list[Ints]:
+        """Return the counts only, by the ids of the references' own table."""
+        sizes = [references.table.size(n) for n in range(1, MAX_N + 1)]
+        return [c.document_frequency(size) for c, size in zip(references.counts, sizes, strict=True)]
+
+    def find(self, pairs: Sequence[Ints], vocabulary: dict[str, int]) -> list[Ints]:
+        """Return for n = 1, 2, ... the ids here of n-grams of another table, given by its pairs and vocabulary.
+
+        An id past the end of ``counts`` says that the n-gram is not here.
+        """
+        unknown = self.table.words
+        words = np.array([self.vocabulary.get(word, unknown) for word in vocabulary], np.int64)
+        ids = [words]
+        for n, level in enumerate(pairs, 2):
+            ids.append(self.table.find(n, level, ids[-1], words))
+        return ids
+
+    def save(self, path: str | Path) -> None:
+        """Write the table to a file (NumPy's compressed format, no pickle)."""
+        arrays: dict[str, Any] = {f"pairs{n}": pairs for n, pairs in enumerate(self.table.pairs, 2)}
+        arrays |= {f"counts{n}": counts.astype(np.int32) for n, counts in enumerate(self.counts, 1)}
+        words = np.frombuffer("\n".join(self.vocabulary).encode(), np.uint8)
+        header = np.array([_FORMAT, self.documents])
+        target = Path(path)
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=target.name)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                np.savez_compressed(file, header=header, words=words, **arrays)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(temporary).replace(target)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+    @classmethod
+    def load(cls, path: str | Path) -> DocumentFrequencies:
+        """Read a table that ``save`` wrote."""
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                version, documents = file["header"].tolist()
+                words = file["words"].tobytes().decode().split("\n")
+                pairs = tuple(file[f"pairs{n}"] for n in range(2, MAX_N + 1))
+                counts = tuple(file[f"counts{n}"].astype(np.int64) for n in range(1, MAX_N + 1))
+        except (OSError, KeyError, ValueError) as error:
+            raise InputError(f"{path} is not a file of document frequencies: {error}") from error
+        if version != _FORMAT:
+            raise InputError(f"{path} has format {version}, this version of recap reads {_FORMAT}")
+        vocabulary = {word: index for index, word in enumerate(words)}
+        return cls(documents, vocabulary, NgramTable(len(words), pairs), counts)

@@ -1,0 +1,156 @@
+"""The outcome of an evaluation: one row a metric, as a table, json, csv or markdown."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from recap.errors import InputError
+from recap.metrics.ngrams import Floats
+from recap.metrics.statistics import MetricResult
+
+DIGITS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Unavailable:
+    """A metric that was asked for and could not be computed here."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """Metrics of one system over some images."""
+
+    ids: tuple[str, ...]
+    """What each candidate is of, in the order of every ``per_image``."""
+    rows: tuple[MetricResult, ...]
+    unavailable: tuple[Unavailable, ...] = ()
+    encoder: str = ""
+    """Whose vectors the metrics on images were computed from."""
+    alignment: str = ""
+    """How images were aligned with captions."""
+    problems: tuple[str, ...] = ()
+    """Pictures that could not be read; their candidates have no value where a metric looks at the picture."""
+    bleu_counts: Floats | None = None
+    """What corpus BLEU is computed from, one row a candidate, so that two systems can be compared."""
+
+    def __getitem__(self, name: str) -> MetricResult:
+        """Return the row of a metric by its name, such as ``CIDEr-D``."""
+        for row in self.rows:
+            if row.name.lower() == name.lower():
+                return row
+        for missing in self.unavailable:
+            if missing.name.lower() == name.lower():
+                raise InputError(f"{missing.name} is not available: {missing.reason}")
+        raise InputError(f"there is no {name!r} in this report; there are {', '.join(row.name for row in self)}")
+
+    def __iter__(self) -> Iterator[MetricResult]:
+        """Yield the rows."""
+        return iter(self.rows)
+
+    def as_dict(self, *, per_image: bool = False) -> dict[str, Any]:
+        """Return plain values, ready for json; a number that does not exist is None."""
+        values: dict[str, Any] = {
+            "images": len(self.ids),
+            "encoder": self.encoder or None,
+            "alignment": self.alignment or None,
+            "metrics": [
+                {"metric": row.name, "value": number(row.value), "standard_error": number(row.standard_error)}
+                for row in self.rows
+            ],
+            "unavailable": [{"metric": missing.name, "reason": missing.reason} for missing in self.unavailable],
+            "problems": list(self.problems),
+        }
+        if per_image:
+            columns = {row.name: row.per_image for row in self.rows}
+            values["per_image"] = [
+                {"id": image, **{name: number(column[place]) for name, column in columns.items()}}
+                for place, image in enumerate(self.ids)
+            ]
+        return values
+
+    def to_json(self, *, per_image: bool = False) -> str:
+        """Return the report as json."""
+        return json.dumps(self.as_dict(per_image=per_image), ensure_ascii=False, allow_nan=False, indent=2)
+
+    def to_csv(self, *, per_image: bool = False) -> str:
+        """Return one line a metric, or with ``per_image`` one line an image and one column a metric."""
+        if per_image:
+            header = ["id", *(row.name for row in self.rows)]
+            columns = [row.per_image for row in self.rows]
+            lines = [[image, *(_cell(column[i]) for column in columns)] for i, image in enumerate(self.ids)]
+        else:
+            header = ["metric", "value", "standard_error", "note"]
+            lines = [[row.name, _cell(row.value), _cell(row.standard_error), ""] for row in self.rows]
+            lines += [[missing.name, "", "", missing.reason] for missing in self.unavailable]
+        return csv_text(header, lines)
+
+    def to_markdown(self) -> str:
+        """Return a table in markdown."""
+        lines = ["| metric | value | standard error |", "|---|---:|---:|"]
+        lines += [f"| {row.name} | {shown(row.value)} | {shown(row.standard_error)} |" for row in self.rows]
+        lines += [f"| {missing.name} | not available: {missing.reason} | |" for missing in self.unavailable]
+        return "\n".join(lines) + "\n"
+
+    def __rich__(self) -> Group:
+        """Return what ``rich.print`` shows: a table, and what is not available below it."""
+        title = f"{len(self.ids):,} captions" + "".join(f", {part}" for part in (self.encoder, self.alignment) if part)
+        table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
+        table.add_column("metric")
+        table.add_column("value", justify="right")
+        table.add_column("std. error", justify="right")
+        table.add_column("")
+        for row in self.rows:
+            left_out = int(np.isnan(row.per_image).sum())
+            note = f"{left_out:,} without a readable picture" if left_out else ""
+            table.add_row(row.name, shown(row.value), shown(row.standard_error), Text(note, style="dim"))
+        return Group(table, *unavailable_lines(self))
+
+    def reasons(self) -> dict[str, list[str]]:
+        """Return the metrics that are not available, by the reason."""
+        found: dict[str, list[str]] = {}
+        for missing in self.unavailable:
+            found.setdefault(missing.reason, []).append(missing.name)
+        return found
+
+
+def unavailable_lines(report: Report) -> list[Text]:
+    """Return one line for each reason why metrics are not available."""
+    reasons = report.reasons().items()
+    return [Text(f"not available: {', '.join(names)}: {reason}", style="dim") for reason, names in reasons]
+
+
+def number(value: float) -> float | None:
+    """Return a number as json knows it: None for NaN and infinity."""
+    return float(value) if math.isfinite(value) else None
+
+
+def shown(value: float) -> str:
+    """Return a number for a reader."""
+    return f"{value:.{DIGITS}f}" if math.isfinite(value) else "-"
+
+
+def csv_text(header: Sequence[str], lines: Sequence[Sequence[object]]) -> str:
+    """Return rows as csv."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(lines)
+    return text.getvalue()
+
+
+def _cell(value: float) -> str:
+    return repr(float(value)) if math.isfinite(value) else ""
