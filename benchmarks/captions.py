@@ -28,10 +28,11 @@ from recap.alignment import LinearAlignment, PairStatistics
 from recap.assets import cache_dir
 from recap.builtin import coco_datastore, packaged_file
 from recap.captioner import ReCap
+from recap.datasets import read_flickr8k
 from recap.encoders import load_encoder
 from recap.language import Decoding, LanguageModel, load_language_model
 from recap.metrics import cider_d
-from recap.types import Draft, Pair, Prompt, Vectors
+from recap.types import Draft, Prompt, Vectors
 
 RETRIEVED = (
     ("retrieved", "cosine", "ols"),
@@ -89,18 +90,13 @@ def main() -> None:
 
 def flickr8k(folder: Path, encoder: str, split: str) -> tuple[ReCap, Vectors, list[list[str]]]:
     """Fit on train; return the captioner, and vectors and captions of the split."""
-    captions: dict[str, list[str]] = {}
-    for line in (folder / "captions.token.txt").read_text(encoding="utf-8").splitlines():
-        key, caption = line.split("\t")
-        captions.setdefault(key.rpartition("#")[0], []).append(" ".join(caption.split()))
-    names = {part: (folder / f"{part}.txt").read_text().split() for part in ("train", split)}
     loaded = load_encoder(encoder, cache=cache_dir() / "vectors.sqlite")
-    pairs = [Pair(folder / "images" / name, tuple(captions[name]), name) for name in names["train"]]
+    pairs, judged = read_flickr8k(folder, "train"), read_flickr8k(folder, split)
     started = time.perf_counter()
     captioner = ReCap.fit(pairs, encoder=loaded, source="flickr8k", progress=True)
     print(f"encoded and fitted {len(pairs)} pictures in {time.perf_counter() - started:.1f} s")
-    vectors = loaded.encode_images([folder / "images" / name for name in names[split]], progress=True)
-    return captioner, vectors, [captions[name] for name in names[split]]
+    vectors = loaded.encode_images([pair.image for pair in judged], progress=True)
+    return captioner, vectors, [list(pair.captions) for pair in judged]
 
 
 def coco(folder: Path) -> tuple[ReCap, Vectors, list[list[str]]]:

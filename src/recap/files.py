@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import hashlib
 import json
 import os
 import secrets
@@ -13,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from filelock import FileLock
 
 from recap.errors import DiskFullError
 
@@ -71,15 +74,15 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def exclusive(path: str | Path) -> Iterator[None]:
-    """Let one process at a time into the block; ``path`` is the lock's file and stays. Does nothing on Windows."""
-    if sys.platform == "win32":
+    """Let one process at a time into the block; ``path`` is the lock's file and may stay."""
+    with FileLock(path):
         yield
-        return
-    import fcntl
 
-    with Path(path).open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+
+def file_sha256(path: Path) -> str:
+    """Return the sha256 of a file as hex digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _temporary_beside(target: Path) -> Path:

@@ -35,42 +35,38 @@ def test_building_a_table_counts_every_ngram_of_every_sentence(lists):
             for g, s, c in zip(rows.gram.tolist(), rows.sentence.tolist(), rows.count.tolist(), strict=True)
         }
         assert found == {(i, g): c for i, words in enumerate(lists) for g, c in Counter(grams(words, n)).items()}
-        flat = [word for words in lists for word in words]
-        assert all(
-            tuple(flat[p : p + n]) == spelled[g] for p, g in zip(rows.place.tolist(), rows.gram.tolist(), strict=True)
-        )
 
 
 @settings(deadline=None)
 @given(SENTENCES, SENTENCES)
-def test_other_sentences_share_ids_where_and_only_where_the_ngram_is_known(lists, others):
+def test_other_sentences_share_ids_and_new_ngrams_get_new_ones(lists, others):
+    shifted = [[word + 2 for word in words] for words in others]
     table, _ = NgramTable.build(pack_sentences(lists), 5)
-    for n, rows in enumerate(table.count(pack_sentences([[w + 2 for w in words] for words in others])), 1):
-        spelled = dict(enumerate(names(table, n)))
-        shifted = [[w + 2 for w in words] for words in others]
-        seen: dict[int, tuple[int, ...]] = {}
-        flat = [word for words in shifted for word in words]
-        for gram, sentence, count, place in zip(rows.gram, rows.sentence, rows.count, rows.place, strict=True):
-            spelling = tuple(flat[place : place + n])
-            assert grams(shifted[sentence], n).count(spelling) == count
-            assert seen.setdefault(int(gram), spelling) == spelling
-            assert spelled.get(int(gram), spelling) == spelling
-            assert (gram < table.size(n)) == (spelling in spelled.values())
-        assert len(seen) == len(set(seen.values()))
+    counts, new = table.count(pack_sentences(shifted))
+    spelled = [(word,) for word in range(7)]
+    for n in range(1, MAX_N + 1):
+        if n > 1:
+            known = table.pairs[n - 2].tolist() + new[n - 2].tolist()
+            spelled = [(*spelled[pair >> 32], pair & 0xFFFFFFFF) for pair in known]
+            assert len(set(spelled)) == len(spelled)
+        rows = counts[n - 1]
+        found = {
+            (s, spelled[g]): c
+            for g, s, c in zip(rows.gram.tolist(), rows.sentence.tolist(), rows.count.tolist(), strict=True)
+        }
+        assert found == {(i, g): c for i, words in enumerate(shifted) for g, c in Counter(grams(words, n)).items()}
 
 
 @settings(deadline=None)
 @given(SENTENCES, SENTENCES)
-def test_locating_gives_the_id_at_every_place(lists, others):
+def test_finding_the_ngrams_of_another_table(lists, others):
     table, _ = NgramTable.build(pack_sentences(lists), 5)
-    for n, ids in enumerate(table.locate(pack_sentences(others)), 1):
+    other, _ = NgramTable.build(pack_sentences(others), 5)
+    words = ids = np.arange(5)
+    for n in range(2, MAX_N + 1):
+        ids = table.find(n, other.pairs[n - 2], ids, words)
         known = {spelling: i for i, spelling in enumerate(names(table, n))}
-        wanted = [
-            known.get(tuple(words[i : i + n]), table.size(n)) if i + n <= len(words) else table.size(n)
-            for words in others
-            for i in range(len(words))
-        ]
-        assert ids.tolist() == wanted
+        assert ids.tolist() == [known.get(spelling, table.size(n)) for spelling in names(other, n)]
 
 
 @settings(deadline=None)

@@ -7,11 +7,12 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from recap.assets.files import cache_dir, explained, file_sha256, wrong_checksum
+from recap.assets.files import cache_dir, explained, wrong_checksum
 from recap.assets.hub import hub_cached, hub_file
 from recap.assets.packages import download_and_extract
 from recap.assets.registry import ASSETS, Asset, HubFile, LocalFile, PackageFile
 from recap.errors import InputError
+from recap.files import file_sha256
 
 
 def fetch(asset: str | Asset) -> Path:

@@ -48,12 +48,6 @@ def disk_full(what: str) -> DiskFullError:
     )
 
 
-def file_sha256(path: Path) -> str:
-    """Return the sha256 of a file as hex digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def write_verified(stream: IO[bytes], target: Path, *, sha256: str, what: str) -> None:
     """Copy a stream to ``target``, which appears only once its content is on disk and has the given checksum.
 
@@ -77,8 +71,8 @@ def write_verified(stream: IO[bytes], target: Path, *, sha256: str, what: str) -
 def wrong_checksum(what: str, expected: str, found: str) -> ChecksumError:
     """Return the error for content that is not the pinned one."""
     return ChecksumError(
-        f"{what}: the sha256 should be {expected} but is {found}; the source has changed or the download is damaged, "
-        "and the file was not kept"
+        f"{what}: the sha256 should be {expected} but is {found}; the source has changed or the download is "
+        "damaged, and the file is not used"
     )
 
 

@@ -11,7 +11,6 @@ New files get numbers that no file in the folder has, so nothing that is in use 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import secrets
@@ -29,7 +28,7 @@ from recap.datastore.blocks import VectorBlocks
 from recap.datastore.matrix import map_matrix, write_matrix
 from recap.datastore.table import CaptionTable
 from recap.errors import PackError
-from recap.files import TEMPORARY_SUFFIX, atomic_write, exclusive, write_json
+from recap.files import TEMPORARY_SUFFIX, atomic_write, exclusive, file_sha256, write_json
 from recap.types import Vectors
 
 FORMAT = "recap-datastore"
@@ -54,7 +53,7 @@ class StoredFile:
             raise PackError(f"{path} is missing; the store needs it")
         if path.stat().st_size != self.bytes:
             raise PackError(f"{path} is truncated or damaged: {path.stat().st_size} bytes, not {self.bytes}")
-        if verify and _sha256(path) != self.sha256:
+        if verify and file_sha256(path) != self.sha256:
             raise PackError(f"{path} is damaged: its sha256 differs from the one in the manifest")
         return path
 
@@ -188,7 +187,7 @@ class Writer:
 
     def _stored(self, name: str) -> StoredFile:
         path = self.folder / name
-        return StoredFile(name, path.stat().st_size, _sha256(path))
+        return StoredFile(name, path.stat().st_size, file_sha256(path))
 
 
 @contextmanager
@@ -250,11 +249,6 @@ def _arrow(table: CaptionTable, first: int) -> Any:
         "image_id": labels(table.image_ids.codes[first:], table.image_ids.names),
     }
     return pyarrow.table(columns)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _try_to_delete(path: Path) -> None:

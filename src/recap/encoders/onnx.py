@@ -27,11 +27,11 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from recap.assets.files import file_sha256
 from recap.encoders.cache import VectorCache
 from recap.encoders.pipeline import CachedTextEncoder, SingleImageEncoder, cores, fingerprint_of
 from recap.encoders.preprocess import Pixels, Preprocess
 from recap.errors import InputError
+from recap.files import file_sha256
 from recap.types import Vectors
 
 Item = TypeVar("Item")

@@ -143,7 +143,7 @@ class _Loader:
         if kind == "open_clip":
             return openclip.OpenClipImageEncoder(self._clip(rest), cache=self._cache)
         if kind == "onnx":
-            return onnx.load_image_side(Path(rest), device=self._device, cache=self._cache)
+            return onnx.load_image_side(Path(rest).resolve(), device=self._device, cache=self._cache)
         make = {"tinyvit": builtin.tinyvit, "dinov2": builtin.dinov2}[kind]
         return make(device=self._device, cache=self._cache)
 
@@ -154,7 +154,7 @@ class _Loader:
         if kind == "open_clip":
             return openclip.OpenClipTextEncoder(self._clip(rest), cache=self._cache)
         if kind == "onnx":
-            return onnx.load_text_side(Path(rest), device=self._device, cache=self._cache)
+            return onnx.load_text_side(Path(rest).resolve(), device=self._device, cache=self._cache)
         return builtin.minilm(device=self._device, cache=self._cache)
 
     def _clip(self, name: str) -> OpenClipModel:

@@ -50,17 +50,22 @@ def load_language_model(spec: str, *, device: str = "cpu", threads: int | None =
     if kind == "llamacpp" and rest:
         from recap.language.llamacpp import LlamaCppModel
 
-        return LlamaCppModel(_gguf(rest), name=f"llamacpp:{rest}", device=device, threads=threads)
+        return LlamaCppModel(_gguf(rest), name=f"llamacpp:{_absolute(rest)}", device=device, threads=threads)
     if kind == "hf" and rest:
         from recap.language.hf import HuggingFaceModel
 
-        return HuggingFaceModel(rest, device=device, threads=threads)
+        return HuggingFaceModel(_absolute(rest), device=device, threads=threads)
     if kind == "ct2" and rest:
         from recap.language.ct2 import CTranslate2Model
 
-        return CTranslate2Model(rest, device=device, threads=threads)
+        return CTranslate2Model(_absolute(rest), device=device, threads=threads)
     known = ", ".join(info.name for info in list_language_models())
     raise InputError(f"unknown language model {spec!r}; known: {known}")
+
+
+def _absolute(source: str) -> str:
+    """Return a local path in full, so that a pack that keeps it works from any folder; other names as they are."""
+    return str(Path(source).resolve()) if Path(source).exists() else source
 
 
 def _gguf(source: str) -> Path:

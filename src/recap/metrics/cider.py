@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from itertools import islice
 
 import numpy as np
 
 from recap.errors import InputError
 from recap.metrics.corpus import Corpus, ImageIndex, References
 from recap.metrics.frequencies import DocumentFrequencies
-from recap.metrics.ngrams import MAX_N, Floats, Ints, NgramCounts, Sentences, ranges
+from recap.metrics.ngrams import MAX_N, Floats, Ints, NgramCounts, Small, ranges
 from recap.metrics.statistics import MetricResult, MetricWarning, mean_result
 
 SIGMA = 6.0
@@ -42,12 +43,14 @@ class CiderD:
             message = f"{self.name} is 0 when document frequencies come from one image: give those of a larger corpus"
             warnings.warn(message, MetricWarning, stacklevel=2)
         self._log_documents = float(np.log(documents))
-        # the last entry is for n-grams that no reference has
-        own = [] if self._given else DocumentFrequencies.counts_of(self.references)
-        self._own = [self._inverse(np.append(frequency, 0)) for frequency in own]
-        rows = [grouped.rows for grouped in self.references.counts]
-        idf = self._inverse_frequencies(rows, self.references.words, self.references.vocabulary)
-        self._norms = [_norms(rows[n], idf[n], len(self.references.words)) for n in range(MAX_N)]
+        if self._given is None:
+            frequencies = DocumentFrequencies.counts_of(self.references)
+        else:
+            self._ids = self._given.find(self.references.vocabulary, self.references.table.pairs)
+            frequencies = self._given.of_ids(self._ids)
+        # by id of an n-gram of the references
+        self._weights = [self._weigh(frequency) for frequency in frequencies]
+        self._norms = [self._reference_norms(n) for n in range(MAX_N)]
 
     def score(self, candidates: Sequence[str], image_index: ImageIndex | None = None) -> MetricResult:
         """Score candidate ``i`` against the references of image ``i``, or of ``image_index[i]`` when that is given."""
@@ -57,31 +60,31 @@ class CiderD:
         """Score candidates that are tokenised already, together with the references of this scorer."""
         if corpus.references is not self.references:
             raise InputError("the corpus was made with other references than this scorer")
-        idf = self._inverse_frequencies(corpus.counts, corpus.words, corpus.vocabulary)
+        weights = self._candidate_weights(corpus)
         similarity = np.zeros(len(corpus.pairs.reference))
         for n in range(MAX_N):
-            similarity += self._cosines(n, corpus, idf[n])
+            similarity += self._cosines(n, corpus, weights[n])
         similarity *= self._penalty(corpus)
         references = np.diff(self.references.first)[corpus.image]
         per_image = np.add.reduceat(similarity, corpus.pairs.starts) / references
         return mean_result(self.name, per_image * 10.0 / MAX_N)
 
-    def _cosines(self, n: int, corpus: Corpus, idf: Floats) -> Floats:
-        """Return the (clipped) cosine of every pair for n-grams of n + 1 words."""
+    def _cosines(self, n: int, corpus: Corpus, weights: Floats) -> Floats:
+        """Return the (clipped) cosine of every pair for n-grams of n + 1 words; there is a weight for each row."""
         counts, grouped, pairs = corpus.counts[n], self.references.counts[n], corpus.pairs
         found, group = corpus.found[n]
         starts, stops = grouped.starts[group], grouped.starts[group + 1]
         rows, repeats = ranges(starts, stops), stops - starts
         product = self._product(np.repeat(counts.count[found], repeats), grouped.rows.count[rows])
-        weights = product * np.repeat(idf[found] ** 2, repeats)
+        dots = product * np.repeat(weights[found] ** 2, repeats)
         # the pair of candidate c and reference r has number starts[c] + r - first reference of the image of c
         base = pairs.starts - self.references.first[corpus.image]
         pair = np.repeat(base[counts.sentence[found]], repeats) + grouped.rows.sentence[rows]
-        sums = np.bincount(pair, weights, len(pairs.reference))
-        scale = _norms(counts, idf, len(corpus))[pairs.candidate] * self._norms[n][pairs.reference]
+        sums = np.bincount(pair, dots, len(pairs.reference))
+        scale = _norms(counts, weights, len(corpus))[pairs.candidate] * self._norms[n][pairs.reference]
         return np.divide(sums, scale, out=np.zeros(len(scale)), where=scale != 0)
 
-    def _product(self, candidate: Ints, reference: Ints) -> Ints:
+    def _product(self, candidate: Small, reference: Small) -> Small:
         return np.minimum(candidate, reference) * reference
 
     def _penalty(self, corpus: Corpus) -> Floats:
@@ -90,17 +93,27 @@ class CiderD:
         in_reference = np.maximum(self.references.words.lengths - 1, 0)[corpus.pairs.reference]
         return np.exp(-((bigrams - in_reference) ** 2) / (2 * SIGMA**2))
 
-    def _inverse_frequencies(
-        self, counts: Sequence[NgramCounts], sentences: Sentences, vocabulary: dict[str, int]
-    ) -> list[Floats]:
-        """Return the weight of the n-gram of each row of the counts."""
-        if self._given is None:
-            own = zip(self._own, counts, strict=True)
-            return [weights[np.minimum(rows.gram, len(weights) - 1)] for weights, rows in own]
-        located = zip(self._given.at_places(sentences, vocabulary), counts, strict=True)
-        return [self._inverse(frequency[rows.place]) for frequency, rows in located]
+    def _candidate_weights(self, corpus: Corpus) -> list[Floats]:
+        """Return for n = 1, 2, ... the weight of each row of the candidates' counts."""
+        if self._given is not None:
+            words = islice(corpus.vocabulary, len(self.references.vocabulary), None)
+            ids = self._given.find(words, corpus.new_pairs, self._ids)
+            new = [self._weigh(frequency) for frequency in self._given.of_ids(ids)]
+        result = []
+        for n, (rows, known) in enumerate(zip(corpus.counts, self._weights, strict=True)):
+            weights = np.full(len(rows.gram), self._log_documents)
+            is_known = rows.gram < len(known)
+            weights[is_known] = known[rows.gram[is_known]]
+            if self._given is not None:
+                weights[~is_known] = new[n][rows.gram[~is_known] - len(known)]
+            result.append(weights)
+        return result
 
-    def _inverse(self, frequency: Ints) -> Floats:
+    def _reference_norms(self, n: int) -> Floats:
+        rows = self.references.counts[n].rows
+        return _norms(rows, self._weights[n][rows.gram], len(self.references.words))
+
+    def _weigh(self, frequency: Ints) -> Floats:
         """Return ln N - ln df; an n-gram that is nowhere counts as being in one image."""
         return self._log_documents - np.log(np.maximum(1, frequency))
 
@@ -110,7 +123,7 @@ class Cider(CiderD):
 
     name = "CIDEr"
 
-    def _product(self, candidate: Ints, reference: Ints) -> Ints:
+    def _product(self, candidate: Small, reference: Small) -> Small:
         return candidate * reference
 
     def _penalty(self, corpus: Corpus) -> Floats:
@@ -137,5 +150,5 @@ def cider(
     return Cider(references, document_frequencies).score(candidates)
 
 
-def _norms(counts: NgramCounts, idf: Floats, sentences: int) -> Floats:
-    return np.sqrt(np.bincount(counts.sentence, (counts.count * idf) ** 2, sentences))
+def _norms(counts: NgramCounts, weights: Floats, sentences: int) -> Floats:
+    return np.sqrt(np.bincount(counts.sentence, (counts.count * weights) ** 2, sentences))

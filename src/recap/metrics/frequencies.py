@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 
 from recap.errors import InputError
 from recap.metrics.corpus import References
-from recap.metrics.ngrams import MAX_N, Ints, NgramTable, Sentences
+from recap.metrics.ngrams import MAX_N, Ints, NgramTable
 
 _FORMAT = 1
 
@@ -41,17 +41,23 @@ class DocumentFrequencies:
         sizes = [references.table.size(n) for n in range(1, MAX_N + 1)]
         return [c.document_frequency(size) for c, size in zip(references.counts, sizes, strict=True)]
 
-    def find(self, pairs: Sequence[Ints], vocabulary: dict[str, int]) -> list[Ints]:
-        """Return for n = 1, 2, ... the ids here of n-grams of another table, given by its pairs and vocabulary.
+    def find(self, words: Iterable[str], pairs: Sequence[Ints], known: Sequence[Ints] = ()) -> list[Ints]:
+        """Return for n = 1, 2, ... the ids here of n-grams of another table, given by its words and pairs.
 
-        An id past the end of ``counts`` says that the n-gram is not here.
+        ``known`` are ids found before: words and pairs are then numbered after those. An n-gram that is not here has an
+        id past the end of ``counts``.
         """
-        unknown = self.table.words
-        words = np.array([self.vocabulary.get(word, unknown) for word in vocabulary], np.int64)
-        ids = [words]
+        before = known or [np.zeros(0, np.int64)] * MAX_N
+        found = [np.array([self.vocabulary.get(word, self.table.words) for word in words], np.int64)]
+        of_words = prefixes = np.concatenate([before[0], found[0]])
         for n, level in enumerate(pairs, 2):
-            ids.append(self.table.find(n, level, ids[-1], words))
-        return ids
+            found.append(self.table.find(n, level, prefixes, of_words))
+            prefixes = np.concatenate([before[n - 1], found[-1]])
+        return found
+
+    def of_ids(self, ids: Sequence[Ints]) -> list[Ints]:
+        """Return for n = 1, 2, ... the number of images for each id, and 0 for those past the end."""
+        return [np.append(counts, 0)[level] for counts, level in zip(self.counts, ids, strict=True)]
 
     def save(self, path: str | Path) -> None:
         """Write the table to a file (NumPy's compressed format, no pickle)."""

@@ -154,10 +154,10 @@ def find_sorted(known: Ints, wanted: Ints) -> tuple[Mask, Ints]:
     return hit, rank[hit]
 
 
-def ranges(starts: Ints, stops: Ints) -> Ints:
+def ranges(starts: Ints | Small, stops: Ints | Small) -> Ints:
     """Return the numbers of all half-open ranges, one range after the other."""
     lengths = stops - starts
-    ends = np.cumsum(lengths)
+    ends = np.cumsum(lengths, dtype=np.int64)
     numbers: Ints = np.repeat(starts - ends + lengths, lengths)
     numbers += np.arange(len(numbers))
     return numbers
