@@ -59,7 +59,11 @@ def test_python_examples(workplace: Path, monkeypatch: pytest.MonkeyPatch, code:
     monkeypatch.chdir(workplace)
     shutil.rmtree("my-pack", ignore_errors=True)
     random = np.random.default_rng(0)
-    names = {"image_vectors": random.normal(size=(50, 6)), "text_vectors": random.normal(size=(50, 4))}
+    names = {
+        "paths": ["photo.jpg"],
+        "image_vectors": random.normal(size=(50, 6)),
+        "text_vectors": random.normal(size=(50, 4)),
+    }
     exec(code, names)
     assert "captioner" not in names or names["caption"].text
 
