@@ -10,9 +10,11 @@ import click
 from recap import __version__
 from recap.cli.caption import caption
 from recap.cli.convert import convert
+from recap.cli.correlate import correlate
 from recap.cli.fit import fit
 from recap.cli.info import info
 from recap.cli.retrieve import retrieve
+from recap.cli.score import score
 from recap.cli.setup import setup
 from recap.errors import RecapError
 
@@ -27,7 +29,7 @@ def cli() -> None:
     """
 
 
-for command in (caption, retrieve, fit, setup, info, convert):
+for command in (caption, retrieve, fit, score, correlate, setup, info, convert):
     cli.add_command(command)
 
 

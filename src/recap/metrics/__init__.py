@@ -1,12 +1,19 @@
-"""Caption metrics, exact and without Java."""
+"""Caption metrics, exact and without Java, and their agreement with people."""
 
 from __future__ import annotations
 
 from recap.metrics.bleu import bleu, score_bleu
 from recap.metrics.cider import Cider, CiderD, cider, cider_d
+from recap.metrics.clip import aclip_s, clip_dn, clip_dn_ref, clip_s, refaclip_s, refclip_s
 from recap.metrics.corpus import Corpus, References
+from recap.metrics.correlation import correlate, kendall_tau
+from recap.metrics.evaluate import evaluate
 from recap.metrics.frequencies import DocumentFrequencies
+from recap.metrics.mid import mid
+from recap.metrics.report import Report
 from recap.metrics.rouge import rouge_l, score_rouge_l
+from recap.metrics.significance import compare
+from recap.metrics.softspice import soft_spice
 from recap.metrics.statistics import MetricResult, MetricWarning
 from recap.metrics.tokenizer import tokenize
 
@@ -18,11 +25,24 @@ __all__ = [
     "MetricResult",
     "MetricWarning",
     "References",
+    "Report",
+    "aclip_s",
     "bleu",
     "cider",
     "cider_d",
+    "clip_dn",
+    "clip_dn_ref",
+    "clip_s",
+    "compare",
+    "correlate",
+    "evaluate",
+    "kendall_tau",
+    "mid",
+    "refaclip_s",
+    "refclip_s",
     "rouge_l",
     "score_bleu",
     "score_rouge_l",
+    "soft_spice",
     "tokenize",
 ]

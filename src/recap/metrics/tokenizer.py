@@ -77,7 +77,7 @@ def _split_at_spaces(lines: list[str]) -> tuple[npt.NDArray[np.int32], Ints, lis
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    split = pc.ascii_split_whitespace(pa.array(lines, pa.large_string()))
+    split = pc.ascii_split_whitespace(pa.array(lines, pa.string()))
     numbered = split.values.dictionary_encode()
     distinct: list[Any] = numbered.dictionary.to_pylist()
     return numbered.indices.to_numpy(), split.offsets.to_numpy().astype(np.int64), distinct
