@@ -35,12 +35,22 @@ def _save(path: Path, nodes: list[onnx.NodeProto], inputs: list[onnx.ValueInfoPr
 
 @pytest.fixture(scope="session")
 def encoder_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for ``onnx:FOLDER``: the mean colour of a picture, and the mean of the vectors of the words."""
-    folder = tmp_path_factory.mktemp("encoder")
+    """A folder for ``onnx:FOLDER``, whose images have 4 dimensions and whose texts have 12."""
+    return make_encoder(tmp_path_factory.mktemp("encoder"), image_dimension=4)
+
+
+@pytest.fixture(scope="session")
+def shared_encoder_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for ``onnx:FOLDER`` with one space for both sides, as CLIP has."""
+    return make_encoder(tmp_path_factory.mktemp("shared"), image_dimension=12)
+
+
+def make_encoder(folder: Path, image_dimension: int) -> Path:
+    """Save a pair: the mean colour of a picture, and the mean of the vectors of the words."""
     pixels = helper.make_tensor_value_info("pixels", TensorProto.FLOAT, ["n", 3, _SIZE, _SIZE])
     means = helper.make_node("ReduceMean", ["pixels"], ["colour"], axes=[2, 3], keepdims=0)
     mixed = helper.make_node("MatMul", ["colour", "weights"], ["output"])
-    _save(folder / "image.onnx", [means, mixed], [pixels], np.eye(3, 4, dtype=np.float32))
+    _save(folder / "image.onnx", [means, mixed], [pixels], np.eye(3, image_dimension, dtype=np.float32))
     names = [
         helper.make_tensor_value_info(name, TensorProto.INT64, ["n", "t"]) for name in ("input_ids", "attention_mask")
     ]

@@ -134,6 +134,18 @@ def test_other_methods_are_solved_from_the_statistics(captioner: ReCap, pairs: l
     assert captioner.alignment.method == "ols"
 
 
+def test_unaligned_retrieval_is_the_plain_cosine(
+    pairs: list[Pair], shared_encoder_folder: Path, new_pictures: dict[str, Path]
+):
+    captioner = ReCap.fit(pairs, encoder=f"onnx:{shared_encoder_folder}")
+    captions = [caption for pair in pairs for caption in pair.captions]
+    query = captioner.encoder.encode_images([new_pictures["red"]])[0]
+    cosines = captioner.encoder.encode_texts(captions) @ query
+    found = captioner.retrieve(new_pictures["red"], k=5, aligned=False)
+    np.testing.assert_allclose([item.similarity for item in found], np.sort(cosines)[::-1][:5], atol=1e-5)
+    assert captioner.retrieve(new_pictures["red"], k=5)[0].similarity > found[0].similarity
+
+
 def test_unaligned_retrieval_needs_one_space(captioner: ReCap, new_pictures: dict[str, Path]):
     with pytest.raises(InputError, match="no space that both share"):
         captioner.retrieve(new_pictures["red"], aligned=False)
