@@ -1,5 +1,6 @@
 """Every command and example of the README, run as it stands there."""
 
+import json
 import os
 import re
 import shutil
@@ -28,6 +29,9 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("readme")
     shutil.copytree(ROOT / "examples", folder / "examples")
     shutil.copy(folder / "examples/pictures/cat.jpg", folder / "photo.jpg")
+    references = {"cat": ["a cat", "a cat looks up"], "rocket": ["a rocket", "a launch at night"]}
+    (folder / "references.json").write_text(json.dumps(references))
+    (folder / "candidates.json").write_text(json.dumps({"cat": "a cat", "rocket": "a rocket lifts off"}))
     (folder / "my-pairs").mkdir()
     for picture in (folder / "examples/pictures").glob("*.jpg"):
         shutil.copy(picture, folder / "my-pairs")
@@ -44,7 +48,7 @@ def run(command: list[str], folder: Path) -> str:
 
 @needs_setup
 def test_commands_in_their_order(workplace: Path):
-    assert len(COMMANDS) == 8
+    assert len(COMMANDS) == 10
     outputs = {}
     for command in COMMANDS:
         words = " ".join(command.split()[1:]).replace("*.jpg", "'*.jpg'").replace("'", "").split()

@@ -151,4 +151,6 @@ def cider(
 
 
 def _norms(counts: NgramCounts, weights: Floats, sentences: int) -> Floats:
-    return np.sqrt(np.bincount(counts.sentence, (counts.count * weights) ** 2, sentences))
+    weighted = counts.count * weights
+    weighted *= weighted
+    return np.sqrt(np.bincount(counts.sentence, weighted, sentences))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ import numpy.typing as npt
 Ints: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
+IntType = TypeVar("IntType", np.int32, np.int64)
 Small: TypeAlias = npt.NDArray[np.int32]
 """What there is one of for each n-gram of a corpus is kept short: memory costs more than arithmetic."""
 
@@ -71,12 +72,12 @@ class NgramTable:
     def build(cls, sentences: Sentences, words: int) -> tuple[NgramTable, list[NgramCounts]]:
         """Collect the n-grams of ``sentences`` whose word ids are below ``words``; return their counts too."""
         walk = _Walk(sentences)
-        counts = [walk.count_words()]
-        pairs = []
+        counts, pairs = [walk.count_words()], []
         for _ in range(1, MAX_N):
             rows, distinct = walk.count_longer()
             counts.append(rows)
             pairs.append(distinct)
+            walk.names = np.arange(len(distinct))
         return cls(words, tuple(pairs)), counts
 
     def size(self, n: int) -> int:
@@ -89,15 +90,13 @@ class NgramTable:
         Return the pairs of these too, for n = 2, 3, ... in the order of their ids.
         """
         walk = _Walk(sentences)
-        counts = [walk.count_words()]
-        new = []
+        counts, new = [walk.count_words()], []
         for known in self.pairs:
             rows, distinct = walk.count_longer()
             hit, rank = find_sorted(known, distinct)
-            ids = (len(known) + np.cumsum(~hit) - 1).astype(np.int32)
-            ids[hit] = rank
-            walk.rename(ids)
-            counts.append(replace(rows, gram=ids[rows.gram]))
+            walk.names = len(known) + np.cumsum(~hit) - 1
+            walk.names[hit] = rank
+            counts.append(replace(rows, gram=walk.names.astype(np.int32)[rows.gram]))
             new.append(distinct[~hit])
         return counts, new
 
@@ -175,64 +174,58 @@ def pack_sentences(word_ids: Sequence[Sequence[int]]) -> Sentences:
 
 
 class _Walk:
-    """Counts n-grams of growing length. One sort a length gives ids and counts together."""
+    """Counts n-grams of growing length. One sort a length gives ranks and counts together."""
 
     def __init__(self, sentences: Sentences) -> None:
         self.words = sentences.words.astype(np.int32)
         self.sentence = np.repeat(np.arange(len(sentences), dtype=np.int32), sentences.lengths)
-        # how many words are left in the sentence
-        self.left = np.repeat(sentences.offsets[1:], sentences.lengths) - np.arange(len(self.words))
-        self.n = 1
-        # at each place the id of the n-gram that starts there
-        self.prefix = self.words
+        left = np.repeat(sentences.offsets[1:], sentences.lengths) - np.arange(len(self.words))
+        self.left = np.minimum(left, MAX_N).astype(np.uint8)
+        self.n = 0
 
     def count_words(self) -> NgramCounts:
-        """Count single words, whose ids stay what they are."""
-        rows, distinct = self._count(self.words.astype(np.int64), np.arange(len(self.words)))
-        self.prefix = self.words
-        return replace(rows, gram=distinct.astype(np.int32)[rows.gram])
+        """Count single words. ``names`` are from now on what the n-grams counted last are called, by their rank."""
+        digits = self.words.astype(np.uint16) if self.words.max(initial=0) < 1 << 16 else self.words
+        # 16 bits are sorted by their digits, in linear time
+        self.places = np.argsort(digits, kind="stable")
+        rows, words = self._count(self.words[self.places])
+        self.names = words.astype(np.int64)
+        return replace(rows, gram=words[rows.gram])
 
     def count_longer(self) -> tuple[NgramCounts, Ints]:
-        """Count n-grams one word longer than the last: by rank, and the sorted pairs the ranks point into."""
-        places = np.flatnonzero(self.left > self.n)
-        word = self.words[places + self.n]
+        """Count n-grams one word longer than the last: by rank, and the pairs (name of the prefix, word) by rank."""
+        fits = self.left[self.places] > self.n
+        self.places = self.places[fits]
+        word = self.words[self.places + self.n]
         stride = int(word.max(initial=0)) + 1
-        keys = np.multiply(self.prefix[places], stride, dtype=np.int64)
+        keys = np.multiply(self.ranks[fits], stride, dtype=np.int64)
         keys += word
-        rows, distinct = self._count(keys, places)
+        keys, self.places = _sort_together(keys, self.places)
+        rows, distinct = self._count(keys)
+        return rows, (self.names[distinct // stride] << _PAIR_SHIFT) | distinct % stride
+
+    def _count(self, keys: npt.NDArray[IntType]) -> tuple[NgramCounts, npt.NDArray[IntType]]:
+        """Count runs of sorted keys, which stand at ``places``, and return the distinct ones."""
         self.n += 1
-        return rows, (distinct // stride << _PAIR_SHIFT) | distinct % stride
-
-    def rename(self, ids: Small) -> None:
-        """Replace the ranks of the last count by other ids."""
-        if len(ids):
-            self.prefix = ids[self.prefix]
-
-    def _count(self, keys: Ints, places: Ints) -> tuple[NgramCounts, Ints]:
-        keys, places = _sort_together(keys, places)
-        sentence = self.sentence[places]
-        new_key = _run_heads(keys)
-        rank = np.cumsum(new_key, dtype=np.int32)
-        rank -= 1
-        self.prefix = np.zeros(len(self.words), np.int32)
-        self.prefix[places] = rank
-        rows = np.flatnonzero(new_key | _run_heads(sentence))
+        sentence = self.sentence[self.places]
+        heads = _run_heads(keys)
+        self.ranks = np.cumsum(heads, dtype=np.int32)
+        self.ranks -= 1
+        rows = np.flatnonzero(heads | _run_heads(sentence))
         count = np.diff(rows, append=len(keys)).astype(np.int32)
-        return NgramCounts(rank[rows], sentence[rows], count), keys[new_key]
+        return NgramCounts(self.ranks[rows], sentence[rows], count), keys[heads]
 
 
 def _sort_together(keys: Ints, places: Ints) -> tuple[Ints, Ints]:
-    """Sort keys, and rising places along with them. What is passed in may be overwritten."""
-    bits = int(places[-1] if len(places) else 0).bit_length()
-    top = int(keys.max(initial=0))
-    if top.bit_length() + bits > 63 or top < 1 << 16:
-        # 16 bits are sorted by their digits, in linear time
-        order = np.argsort(keys.astype(np.uint16) if top < 1 << 16 else keys, kind="stable")
+    """Sort keys, and places along with them; places of equal keys are given, and stay, in rising order."""
+    bits = int(places.max(initial=0)).bit_length()
+    if int(keys.max(initial=0)).bit_length() + bits > 63:
+        order = np.argsort(keys, kind="stable")
         return keys[order], places[order]
-    # sorting values is faster than sorting indices
+    # keys come in the order of their prefix, which this sort makes use of; and values sort faster than indices
     keys <<= bits
     keys |= places
-    keys.sort()
+    keys.sort(kind="stable")
     places = keys & ((1 << bits) - 1)
     keys >>= bits
     return keys, places
