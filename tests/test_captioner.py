@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from recap import PairStatistics, ReCap
-from recap.datastore import Datastore
+from recap.datastore import Datastore, DatastoreView
 from recap.encoders import load_encoder
 from recap.errors import EncoderMismatchError, ImageError, InputError, PackError, RecapWarning
 from recap.language import Decoding, PromptTooLongError
@@ -218,6 +218,22 @@ def test_pairs_of_one_picture_are_joined(pairs: list[Pair], encoder_folder: Path
 def test_what_is_no_pair_is_named(bad: object, encoder_folder: Path):
     with pytest.raises(InputError, match="pair 0"):
         ReCap.fit([bad], encoder=f"onnx:{encoder_folder}")
+
+
+def test_several_stores_serve_as_one(captioner: ReCap, new_pictures: dict[str, Path], tmp_path: Path):
+    def store(source: str, *texts: str) -> Datastore:
+        text = captioner.encoder.text
+        made = Datastore(text.dimension, encoder=text.name, fingerprint=text.fingerprint)
+        made.add(list(texts), captioner.encoder.encode_texts(list(texts)), source=source)
+        return made
+
+    view = DatastoreView([store("one", "a red wall", "a wall"), store("two", "the wall is red", "a blue wall")])
+    several = ReCap(captioner.encoder, captioner.statistics, view, settings=captioner.settings)
+    caption = several.caption(new_pictures["red"])
+    assert "red" in caption.text
+    assert {item.source for item in caption.evidence} == {"one", "two"}
+    several.save_pretrained(tmp_path / "pack")
+    assert ReCap.from_pretrained(tmp_path / "pack").caption(new_pictures["red"]) == caption
 
 
 def test_a_prompt_that_is_too_long_loses_its_least_similar_captions(captioner: ReCap, new_pictures: dict[str, Path]):

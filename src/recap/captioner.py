@@ -17,7 +17,7 @@ import numpy as np
 
 from recap import pack
 from recap.alignment import LinearAlignment, PairStatistics
-from recap.datastore import Datastore
+from recap.datastore import CaptionStore
 from recap.encoders import Encoder, load_encoder
 from recap.errors import EncoderMismatchError, ImageError, InputError
 from recap.fitting import PairLike, encode_pairs, worked_examples
@@ -43,7 +43,7 @@ class ReCap:
         self,
         encoder: Encoder,
         statistics: PairStatistics,
-        datastore: Datastore,
+        datastore: CaptionStore,
         *,
         language_model: LanguageModel | None = None,
         settings: Settings | None = None,
@@ -62,7 +62,7 @@ class ReCap:
         _check_encoders(encoder, self.alignment, statistics, datastore)
         if not len(datastore):
             raise InputError("the datastore is empty: there is nothing to retrieve")
-        self.datastore = datastore.centred_by(self.alignment.text_mean_)
+        self.datastore: CaptionStore = datastore.centred_by(self.alignment.text_mean_)
 
     @classmethod
     def fit(
@@ -220,7 +220,7 @@ class ReCap:
         )
 
     @cached_property
-    def _uncentred(self) -> Datastore:
+    def _uncentred(self) -> CaptionStore:
         return self.datastore.centred_by(None)
 
     def _write(self, queries: Vectors, evidence: Sequence[Sequence[Evidence]]) -> list[list[Draft]]:
@@ -301,7 +301,7 @@ def _write_what_fits(
 
 
 def _check_encoders(
-    encoder: Encoder, alignment: LinearAlignment, statistics: PairStatistics, datastore: Datastore
+    encoder: Encoder, alignment: LinearAlignment, statistics: PairStatistics, datastore: CaptionStore
 ) -> None:
     """Raise unless map, statistics and datastore were made with this encoder; a map may not say with which."""
     for what, made_by, here in (

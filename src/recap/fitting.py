@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from recap.alignment import LinearAlignment, PairStatistics
 from recap.datasets import printable, read_pairs
-from recap.datastore import Datastore
+from recap.datastore import CaptionStore, Datastore
 from recap.encoders import Encoder
 from recap.errors import ImageError, InputError, RecapWarning
 from recap.language import WorkedExample
@@ -93,7 +93,7 @@ def encode_pairs(
 
 
 def worked_examples(
-    samples: Sequence[tuple[Pair, Vectors]], alignment: LinearAlignment, datastore: Datastore
+    samples: Sequence[tuple[Pair, Vectors]], alignment: LinearAlignment, datastore: CaptionStore
 ) -> tuple[WorkedExample, ...]:
     """Return for a few fitted pairs what would have been retrieved without them, and what a person wrote."""
     if not samples:

@@ -7,8 +7,6 @@ files of Karpathy's splits (``dataset_coco.json``), ``{id: caption}`` or ``{id: 
 
 from __future__ import annotations
 
-import csv
-import json
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recap.datasets.images import find_images
+from recap.datasets.text import parse_json, read_lines, read_table, read_text
 from recap.errors import InputError
 from recap.types import ImageLike
 
@@ -180,26 +179,6 @@ class Given:
         return cls(ids, texts, given, images, np.arange(len(ids)))
 
 
-def read_text(path: Path) -> str:
-    """Return the text of a file, or say why there is none."""
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from error
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from error
-
-
-def parse_json(text: str, where: str) -> Any:
-    """Return the value of json text, or say where it goes wrong."""
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InputError(
-            f"{where}: not valid json ({error.msg} at line {error.lineno}, column {error.colno})"
-        ) from error
-
-
 def _by_stem(captions: Mapping[str, T], what: str) -> dict[str, T]:
     found: dict[str, T] = {}
     for image, value in captions.items():
@@ -249,15 +228,12 @@ def _karpathy(images: Sequence[dict[str, Any]], split: str | None) -> _Records:
 
 
 def _jsonl(path: Path, _: str | None) -> _Records:
-    for number, line in enumerate(read_text(path).splitlines(), 1):
-        if line.strip():
-            yield _fields(parse_json(line, f"{path}:{number}"), f"{path}:{number}")
+    for number, line in read_lines(path):
+        yield _fields(parse_json(line, f"{path}:{number}"), f"{path}:{number}")
 
 
 def _table(path: Path, _: str | None) -> _Records:
-    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
-    rows = csv.DictReader(read_text(path).splitlines(keepends=True), delimiter=delimiter)
-    return (_fields(row, f"{path}: row {number}") for number, row in enumerate(rows, 1))
+    return (_fields(row, f"{path}: row {number}") for number, row in enumerate(read_table(path), 1))
 
 
 def _fields(item: Any, where: str) -> tuple[Any, Any]:

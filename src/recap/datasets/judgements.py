@@ -19,7 +19,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from recap.datasets.captions import parse_json, read_text, stem
+from recap.datasets.captions import stem
+from recap.datasets.text import parse_json, read_text
 from recap.errors import InputError, MissingExtraError
 
 CATEGORIES = {1: "HC", 2: "HI", 3: "HM", 4: "MM"}

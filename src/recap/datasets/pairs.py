@@ -6,14 +6,12 @@ Pictures are not opened here: a pair holds the path, and an unreadable picture i
 from __future__ import annotations
 
 import csv
-import io
-import json
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from recap.datasets.images import find_images
+from recap.datasets.text import parse_json, read_lines, read_table, read_text
 from recap.errors import InputError, RecapWarning
 from recap.types import Pair
 
@@ -72,8 +70,8 @@ def _sidecars(folder: Path) -> Iterator[tuple[str, str]]:
     without = 0
     for image in find_images([folder]):
         sidecar = image.with_suffix(".txt")
-        lines = _read_text(sidecar).split("\n") if sidecar.is_file() else []
-        without += not any(line.strip() for line in lines)
+        lines = [line for _, line in read_lines(sidecar)] if sidecar.is_file() else []
+        without += not lines
         for line in lines:
             yield str(image.relative_to(folder)), line
     _warn(without, f"pictures in {folder} have no caption beside them")
@@ -86,10 +84,8 @@ def _warn(count: int, what: str) -> None:
 
 def _jsonl(path: Path) -> Iterator[tuple[str, str]]:
     without = 0
-    for number, line in enumerate(_read_text(path).split("\n"), 1):
-        if not line.strip():
-            continue
-        record = _parse_json(line, f"{path}:{number}")
+    for number, line in read_lines(path):
+        record = parse_json(line, f"{path}:{number}")
         if not isinstance(record, dict) or not isinstance(record.get("image"), str):
             raise InputError(f'{path}:{number}: expected an object with "image" and "caption"')
         captions = record.get("captions", record.get("caption", []))
@@ -102,14 +98,13 @@ def _jsonl(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _table(path: Path) -> Iterator[tuple[str, str]]:
-    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
-    rows = csv.DictReader(io.StringIO(_read_text(path), newline=""), delimiter=delimiter)
+    rows = read_table(path)
     try:
         missing = sorted({"image", "caption"} - set(rows.fieldnames or ()))
         if missing:
             raise InputError(
                 f"{path}: the first line must name the columns image and caption, separated by "
-                f"{'tabs' if delimiter != ',' else 'commas'}; missing: {', '.join(missing)}"
+                f"{'tabs' if path.suffix.lower() == '.tsv' else 'commas'}; missing: {', '.join(missing)}"
             )
         for row in rows:
             if row["image"]:
@@ -119,7 +114,7 @@ def _table(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _coco(path: Path) -> Iterator[tuple[str, str]]:
-    content = _parse_json(_read_text(path), str(path))
+    content = parse_json(read_text(path), str(path))
     try:
         names = {image["id"]: image["file_name"] for image in content["images"]}
         for annotation in content["annotations"]:
@@ -129,22 +124,6 @@ def _coco(path: Path) -> Iterator[tuple[str, str]]:
             f'{path}: not a COCO captions file: expected "images" with id and file_name, and "annotations" with '
             f"image_id and caption ({type(error).__name__}: {error})"
         ) from error
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from error
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from error
-
-
-def _parse_json(text: str, where: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InputError(f"{where}: not valid json ({error.msg} at column {error.colno})") from error
 
 
 _READERS: dict[str, Callable[[Path], Iterator[tuple[str, str]]]] = {

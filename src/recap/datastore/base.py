@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -53,9 +54,18 @@ class CaptionStore(Protocol):
     """
 
     dimension: int
+    encoder: str
     fingerprint: str
 
     def __len__(self) -> int: ...
+
+    def centred_by(self, center: npt.ArrayLike | None) -> CaptionStore:
+        """Return the same captions, searched around another centre."""
+        ...
+
+    def copy_to(self, folder: str | Path) -> None:
+        """Write all captions to ``folder`` as one store."""
+        ...
 
     def search(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,25 @@ class DatastoreView:
         """Centre all stores by the same mean text vector."""
         for store in self.stores:
             store.set_center(center)
+
+    def centred_by(self, center: npt.ArrayLike | None) -> DatastoreView:
+        """Return a view of the same captions, searched around another centre."""
+        return DatastoreView([store.centred_by(center) for store in self.stores])
+
+    def copy_to(self, folder: str | Path) -> None:
+        """Write the captions of all stores to ``folder`` as one store."""
+        first = self.stores[0]
+        joined = Datastore(
+            self.dimension,
+            encoder=self.encoder,
+            fingerprint=self.fingerprint,
+            center=first.center,
+            index=first.index,
+            dtype=first.dtype,
+        )
+        for store in self.stores:
+            joined.merge(store)
+        joined.copy_to(folder)
 
     def search(self, queries: npt.ArrayLike, k: int, **filters: Any) -> SearchResult:
         """Return the ``k`` nearest captions of all stores; the filters are those of ``Datastore.search``."""
