@@ -36,18 +36,18 @@ def bleu(
 
 def score_bleu(corpus: Corpus, *, replicates: int = REPLICATES, seed: int = 0) -> list[MetricResult]:
     """Return BLEU-1 to BLEU-4 of candidates that are tokenised already."""
-    counts = _sufficient_counts(corpus).astype(np.float64)
-    per_image = _bleu(counts)
-    values = _bleu(counts.sum(axis=0, keepdims=True))[0]
+    counts = bleu_counts(corpus).astype(np.float64)
+    per_image = bleu_of_counts(counts)
+    values = bleu_of_counts(counts.sum(axis=0, keepdims=True))[0]
     errors = np.full(MAX_N, np.nan)
     if replicates > 1 and len(corpus) > 1:
-        errors = bootstrap_sums(counts, _bleu, replicates=replicates, seed=seed).std(axis=0, ddof=1)
+        errors = bootstrap_sums(counts, bleu_of_counts, replicates=replicates, seed=seed).std(axis=0, ddof=1)
     return [
         MetricResult(f"BLEU-{n + 1}", float(values[n]), per_image[:, n].copy(), float(errors[n])) for n in range(MAX_N)
     ]
 
 
-def _sufficient_counts(corpus: Corpus) -> Ints:
+def bleu_counts(corpus: Corpus) -> Ints:
     """Return for each candidate: n-grams that match, n-grams it has (n = 1..4), its length, the closest length."""
     lengths = corpus.words.lengths
     matches = [_matches(corpus, n) for n in range(MAX_N)]
@@ -71,7 +71,7 @@ def _closest_lengths(corpus: Corpus, lengths: Ints) -> Ints:
     return np.minimum.reduceat(rank, pairs.starts) % stride
 
 
-def _bleu(counts: Floats) -> Floats:
+def bleu_of_counts(counts: Floats) -> Floats:
     """Return BLEU-1..4 of each row of counts."""
     matches, guesses = counts[:, :MAX_N], counts[:, MAX_N : 2 * MAX_N]
     products = np.cumprod((matches + _TINY) / (guesses + _SMALL), axis=1)

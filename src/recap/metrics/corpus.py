@@ -21,7 +21,6 @@ from recap.metrics.ngrams import (
     NgramTable,
     Sentences,
     offsets_of,
-    pack_sentences,
     ranges,
 )
 from recap.metrics.statistics import MetricWarning
@@ -173,13 +172,19 @@ def _find_spaced(vocabulary: dict[str, int], known: int) -> Spaced:
 
 
 def _split_spaced(tokens: Sentences, spaced: Spaced) -> Sentences:
-    if not spaced:
+    """Replace tokens that hold white space by their words."""
+    is_spaced = np.zeros(int(tokens.words.max(initial=-1)) + 1, bool)
+    is_spaced[[index for index in spaced if index < len(is_spaced)]] = True
+    places = np.flatnonzero(is_spaced[tokens.words])
+    if not len(places):
         return tokens
-    top = int(tokens.words.max(initial=-1)) + 1
-    table = pack_sentences([spaced.get(index, [index]) for index in range(top)])
-    starts, stops = table.offsets[tokens.words], table.offsets[tokens.words + 1]
-    before = offsets_of(stops - starts)
-    return Sentences(table.words[ranges(starts, stops)], before[tokens.offsets])
+    parts = [spaced[index] for index in tokens.words[places].tolist()]
+    words = tokens.words.copy()
+    words[places] = [part[0] for part in parts]
+    more = np.array([len(part) - 1 for part in parts])
+    rest = [word for part in parts for word in part[1:]]
+    added = offsets_of(more)[np.searchsorted(places, tokens.offsets)]
+    return Sentences(np.insert(words, np.repeat(places + 1, more), rest), tokens.offsets + added)
 
 
 def _check_references(references: Sequence[Sequence[str]]) -> None:

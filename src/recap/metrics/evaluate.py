@@ -17,7 +17,7 @@ from recap.datasets.captions import Given, find_pictures
 from recap.datasets.judgements import Judgements, Preferences
 from recap.encoders.base import Encoder
 from recap.errors import InputError
-from recap.metrics.bleu import _sufficient_counts as bleu_counts
+from recap.metrics.bleu import bleu_counts
 from recap.metrics.judge import BLEU, METRICS, Judge, NotAvailableError
 from recap.metrics.report import Report, Unavailable
 from recap.metrics.statistics import MetricResult

@@ -11,7 +11,7 @@ import numpy as np
 
 from recap.errors import InputError, MissingExtraError
 from recap.files import atomic_write
-from recap.metrics.bleu import _bleu as bleu_of_counts
+from recap.metrics.bleu import bleu_of_counts
 from recap.metrics.ngrams import Floats
 from recap.metrics.report import Report
 from recap.metrics.statistics import MetricResult, bootstrap_sums

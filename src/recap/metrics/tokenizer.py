@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recap.errors import InputError
-from recap.metrics.ngrams import Ints, Sentences, offsets_of, pack_sentences
+from recap.metrics.ngrams import Ints, Sentences, Small, offsets_of, pack_sentences
 from recap.metrics.treebank import ABBREVIATIONS, SPLIT_WORDS, tokenize_span
 
 # Line breaks and halves of characters become spaces, soft hyphens vanish. None of them is printable.
@@ -68,11 +68,12 @@ def encode(captions: Sequence[str], vocabulary: dict[str, int], pieces: Pieces |
     lengths = table.lengths[ids]
     for line in slow:
         lengths[ends[line] : ends[line + 1]] = 0
-    offsets = offsets_of(lengths)[ends]
-    return _fill(Sentences(_expand(table, ids, lengths), offsets), slow, lines, vocabulary)
+    starts = offsets_of(lengths)
+    words = _expand(table, ids, lengths, starts)
+    return _fill(Sentences(words, starts[ends]), slow, lines, vocabulary)
 
 
-def _split_at_spaces(lines: list[str]) -> tuple[npt.NDArray[np.int32], Ints, list[str]]:
+def _split_at_spaces(lines: list[str]) -> tuple[Small, Ints, list[str]]:
     """Return for each piece its number, where the pieces of each line start and end, and the distinct pieces."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -104,16 +105,15 @@ def _slow_lines(kinds: npt.NDArray[np.int8], ends: Ints) -> list[int]:
     return slow
 
 
-def _expand(table: Sentences, ids: npt.NDArray[np.int32], lengths: Ints) -> Ints:
-    """Replace pieces by the first ``lengths`` of their tokens."""
+def _expand(table: Sentences, ids: Small, lengths: Ints, starts: Ints) -> Ints:
+    """Replace pieces by the first ``lengths`` of their tokens, which then stand from ``starts`` on."""
     first = np.append(table.words, 0)[table.offsets[:-1]]
     words = np.repeat(first[ids], lengths)
     # nearly all pieces are one token: only the others have more to fill in
     longer = np.flatnonzero(lengths > 1)
-    starts = (np.cumsum(lengths) - lengths)[longer]
     for number in range(1, int(lengths.max(initial=0))):
-        more = lengths[longer] > number
-        words[starts[more] + number] = table.words[table.offsets[ids[longer[more]]] + number]
+        longer = longer[lengths[longer] > number]
+        words[starts[longer] + number] = table.words[table.offsets[ids[longer]] + number]
     return words
 
 
