@@ -21,13 +21,13 @@ from rich.table import Table
 
 from recap.alignment import LinearAlignment
 from recap.assets import cache_dir
-from recap.datasets.judgements import Judgements, read_flickr8k_captions, read_judgements
+from recap.datasets import read_flickr8k
+from recap.datasets.judgements import Judgements, read_judgements
 from recap.encoders import load_encoder
 from recap.fitting import encode_pairs
 from recap.metrics.correlation import correlate_report, rater_tau
 from recap.metrics.evaluate import evaluate_judgements
 from recap.metrics.report import Report
-from recap.types import Pair
 
 METRICS = "bleu-1,bleu-4,rouge-l,cider-d,spice,softspice,aclip-s,refaclip-s,acos,refacos"
 
@@ -46,7 +46,7 @@ def main() -> None:
     assert isinstance(judgements, Judgements)
     encoder = load_encoder(options.encoder, cache=cache_dir() / "vectors.sqlite")
     started = time.perf_counter()
-    pairs = train_pairs(folder)
+    pairs = read_flickr8k(folder, "train")
     encoded = encode_pairs(pairs, encoder, source="flickr8k", progress=True)
     print(f"{len(pairs):,} training pictures encoded in {time.perf_counter() - started:.1f} s")
     metrics = options.metrics
@@ -58,15 +58,6 @@ def main() -> None:
         )
         print_table(f"Flickr8k-Expert, {encoder.name}, {method} on Flickr8k train", judgements, report)
         metrics = "aclip-s,refaclip-s,acos,refacos"
-
-
-def train_pairs(folder: Path) -> list[Pair]:
-    """Return the pictures of the training split with their captions."""
-    captions: dict[str, list[str]] = {}
-    for caption, text in read_flickr8k_captions(folder / "captions.token.txt").items():
-        captions.setdefault(caption.rpartition("#")[0], []).append(text)
-    names = (folder / "train.txt").read_text(encoding="utf-8").split()
-    return [Pair(folder / "images" / name, tuple(captions[name]), name) for name in names]
 
 
 def print_table(title: str, judgements: Judgements, report: Report) -> None:

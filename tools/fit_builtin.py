@@ -22,7 +22,7 @@ from recap.alignment import LinearAlignment, PairStatistics
 from recap.assets import cache_dir, fetch
 from recap.datasets import read_flickr8k
 from recap.encoders import Encoder, load_encoder
-from recap.fitting import encode_pairs
+from recap.fitting import empty_statistics, encode_pairs
 
 BLOCK = 4096
 
@@ -60,12 +60,7 @@ def coco_statistics(folder: Path, encoder: Encoder) -> PairStatistics:
         captions.setdefault(item["image_id"], []).append(" ".join(item["caption"].split()))
     tested = set(np.load(folder / "test_ids.npy").tolist())
     rows = [row for row, image in enumerate(ids) if image in captions and image not in tested]
-    statistics = PairStatistics.zeros(
-        encoder.image.dimension,
-        encoder.text.dimension,
-        image_encoder=encoder.image.fingerprint,
-        text_encoder=encoder.text.fingerprint,
-    )
+    statistics = empty_statistics(encoder)
     for start in range(0, len(rows), BLOCK):
         block = rows[start : start + BLOCK]
         texts = [text for row in block for text in captions[ids[row]]]

@@ -59,17 +59,22 @@ def as_pairs(pairs: Iterable[PairLike] | str | Path) -> list[Pair]:
     return list(joined.values())
 
 
-def encode_pairs(
-    pairs: Iterable[PairLike] | str | Path, encoder: Encoder, *, source: str = "", progress: bool = False
-) -> EncodedPairs:
-    """Encode pairs block by block; a picture that cannot be read is left out and reported."""
-    known = as_pairs(pairs)
-    statistics = PairStatistics.zeros(
+def empty_statistics(encoder: Encoder) -> PairStatistics:
+    """Return statistics of no pairs, for vectors of this encoder."""
+    return PairStatistics.zeros(
         encoder.image.dimension,
         encoder.text.dimension,
         image_encoder=encoder.image.fingerprint,
         text_encoder=encoder.text.fingerprint,
     )
+
+
+def encode_pairs(
+    pairs: Iterable[PairLike] | str | Path, encoder: Encoder, *, source: str = "", progress: bool = False
+) -> EncodedPairs:
+    """Encode pairs block by block; a picture that cannot be read is left out and reported."""
+    known = as_pairs(pairs)
+    statistics = empty_statistics(encoder)
     datastore = Datastore(encoder.text.dimension, encoder=encoder.text.name, fingerprint=encoder.text.fingerprint)
     wanted = set(np.linspace(0, len(known) - 1, EXAMPLES + 2, dtype=int)[1:-1].tolist())
     samples: list[tuple[Pair, Vectors]] = []

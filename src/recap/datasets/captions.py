@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from recap.datasets.images import find_images
 from recap.datasets.text import parse_json, read_lines, read_table, read_text
-from recap.errors import InputError
+from recap.errors import InputError, RecapWarning
 from recap.types import ImageLike
 
 ID_FIELDS = ("image_id", "id", "image", "file_name", "filename")
@@ -35,7 +35,7 @@ T = TypeVar("T")
 _COCO_NAME = re.compile(r"COCO_\w+_0*(\d+)$")
 
 
-class CaptionsWarning(UserWarning):
+class CaptionsWarning(RecapWarning):
     """Some captions were left out."""
 
 

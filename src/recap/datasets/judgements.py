@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from recap.datasets.captions import stem
-from recap.datasets.text import parse_json, read_text
+from recap.datasets.flickr8k import read_flickr8k_captions
+from recap.datasets.text import parse_json, read_lines, read_text
 from recap.errors import InputError, MissingExtraError
 
 CATEGORIES = {1: "HC", 2: "HI", 3: "HM", 4: "MM"}
@@ -86,17 +87,6 @@ def read_judgements(path: str | Path, kind: str, *, captions: str | Path | None 
     return FORMATS[kind](Path(path), None if captions is None else Path(captions))
 
 
-def read_flickr8k_captions(path: Path) -> dict[str, str]:
-    """Return the captions of Flickr8k by their id, ``IMAGE#N``."""
-    found: dict[str, str] = {}
-    for number, line in _lines(path):
-        caption_id, _, text = line.partition("\t")
-        if not text:
-            raise InputError(f"{path}:{number}: expected IMAGE#N<tab>caption")
-        found[caption_id] = " ".join(text.split())
-    return found
-
-
 def _expert(path: Path, captions: Path | None) -> Judgements:
     rows = [(image, caption, tuple(map(float, scores))) for image, caption, scores in _flickr8k_rows(path, 3)]
     return _flickr8k("flickr8k-expert", path, captions, rows, variant="c")
@@ -110,7 +100,7 @@ def _crowdflower(path: Path, captions: Path | None) -> Judgements:
 
 
 def _flickr8k_rows(path: Path, columns: int) -> Iterator[tuple[str, str, list[str]]]:
-    for number, line in _lines(path):
+    for number, line in read_lines(path):
         image, caption, *scores = line.split("\t")
         try:
             [float(score) for score in scores]
@@ -159,7 +149,7 @@ def _flickr8k(
 
 def _thumb(path: Path, captions: Path | None) -> Judgements:
     rows: list[tuple[str, str, float]] = []
-    for number, line in _lines(path):
+    for number, line in read_lines(path):
         item = parse_json(line, f"{path}:{number}")
         try:
             rows.append((item["image"], item["hyp"], float(item["human_score"])))
@@ -176,7 +166,7 @@ def _thumb(path: Path, captions: Path | None) -> Judgements:
 
 def _thumb_references(path: Path) -> dict[str, list[str]]:
     """Read THumB's own reference file: one object a line, with the number of the picture and its captions."""
-    items = [parse_json(line, f"{path}:{number}") for number, line in _lines(path)]
+    items = [parse_json(line, f"{path}:{number}") for number, line in read_lines(path)]
     try:
         return {str(int(item["seg_id"])): list(item["refs"]) for item in items}
     except (KeyError, TypeError, ValueError) as error:
@@ -251,12 +241,6 @@ def _is_number(cell: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    for number, line in enumerate(read_text(path).splitlines(), 1):
-        if line.strip():
-            yield number, line
 
 
 FORMATS: dict[str, Callable[[Path, Path | None], Judgements | Preferences]] = {

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from recap.errors import RecapWarning
 from recap.metrics.ngrams import Floats
 
 
-class MetricWarning(UserWarning):
+class MetricWarning(RecapWarning):
     """A metric was computed, but the number means less than it seems to."""
 
 
