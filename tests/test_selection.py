@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recap.selection import agreement, by_consensus, by_cosine, is_degenerate, words
+from recap.selection import agreement, by_consensus, by_cosine, is_degenerate
+from recap.words import words
 from recap.types import Evidence
 
 SENTENCES = st.lists(

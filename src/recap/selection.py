@@ -8,10 +8,9 @@ candidate, those nearer to the image with more weight.
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from functools import cache, lru_cache
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -19,6 +18,7 @@ import numpy.typing as npt
 from threadpoolctl import ThreadpoolController
 
 from recap.types import Evidence, Vectors
+from recap.words import words
 
 Scores = npt.NDArray[np.float64]
 
@@ -27,15 +27,6 @@ VOTE_TEMPERATURE = 0.1
 
 LENGTH_TOLERANCE = 6.0
 """Two captions whose lengths differ by this many words agree exp(-1/2) times as much: CIDEr-D's sigma."""
-
-# letters and digits of scripts without spaces stand alone, other words as they are written
-_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+(?:'\w+)?")
-
-
-@lru_cache(maxsize=1 << 14)
-def words(text: str) -> tuple[str, ...]:
-    """Return the words of a text in lower case."""
-    return tuple(_WORD.findall(text.casefold()))
 
 
 def is_degenerate(text: str) -> bool:

@@ -92,6 +92,10 @@ class Prompt:
     """The retrieved captions in prompt order, for models that read captions."""
     vector: Vectors | None = None
     """The image as a point in caption space, for models that read vectors."""
+    space: str = ""
+    """The fingerprint of the text encoder whose caption space that is."""
+    pool: Sequence[str] = ()
+    """All captions that were retrieved, nearest first, for models that can weigh many."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Language models by name, and the prompts they are given.
 
+writer               the caption model inside the package; the default
 llamacpp:PATH.gguf   a GGUF file on llama.cpp; also ``llamacpp:smollm2`` or ``smollm2``, fetched when needed
 hf:NAME_OR_FOLDER    transformers: sequence-to-sequence (FLAN-T5) or causal (GPT-2, GPT-J, Llama)
 ct2:FOLDER           CTranslate2, as `recap convert` writes it
@@ -45,6 +46,10 @@ def load_language_model(spec: str, *, device: str = "cpu", threads: int | None =
     kind, _, rest = spec.partition(":")
     if spec == "none":
         return None
+    if spec == "writer":
+        from recap.language.writer import WriterModel
+
+        return WriterModel(threads=threads)
     if spec == "smollm2":
         kind, rest = "llamacpp", spec
     if kind == "llamacpp" and rest:
@@ -83,6 +88,7 @@ def list_language_models() -> tuple[LanguageModelInfo, ...]:
     ct2 = None if find_spec("ctranslate2") else "ct2"
     own = "the model's own"
     return (
+        LanguageModelInfo("writer", "the caption model inside the package: the default", "Apache-2.0"),
         LanguageModelInfo("smollm2", "SmolLM2-135M-Instruct on llama.cpp, 98 MB", "Apache-2.0"),
         LanguageModelInfo("llamacpp:GGUF", "any GGUF file on llama.cpp", own),
         LanguageModelInfo("hf:NAME_OR_FOLDER", "FLAN-T5, GPT-2, GPT-J, Llama ... on transformers", own, hf),

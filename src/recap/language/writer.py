@@ -1,0 +1,213 @@
+"""The writer: the caption language model inside the package, some million parameters on onnxruntime.
+
+It reads the retrieved captions and, where they come from the text encoder it was trained with, the image's point in
+caption space. A prompt is read once; then all of its sentences grow word by word together, each word either from the
+vocabulary or copied from the captions, which is how it says words it never saw. ``tools/train_writer.py`` made it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from recap.errors import AssetError
+from recap.language.base import Decoding, prompt_seed
+from recap.language.reading import BEGIN, END, PAD, UNKNOWN, VOTERS, Reading, read
+from recap.types import Draft, Prompt
+from recap.words import join_words, surface_words, words
+
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
+
+FOLDER = Path(__file__).parent.parent / "data" / "writer"
+
+
+@dataclass(frozen=True)
+class _Config:
+    """What ``config.json`` says."""
+
+    vocabulary: list[str]
+    text_encoder: str
+    """The fingerprint of the text encoder whose caption space the writer knows."""
+    longest: int
+    layers: int
+    heads: int
+    width: int
+    vector: int
+
+    @classmethod
+    def load(cls, folder: Path) -> _Config:
+        try:
+            return cls(**json.loads((folder / "config.json").read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            raise AssetError(f"{folder} holds no writer, or a broken one ({error}); install recap again") from error
+
+    def empty_past(self, sentences: int) -> Floats:
+        """Return keys and values of sentences that have not begun."""
+        return np.zeros((self.layers, 2, sentences, self.heads, 0, self.width // self.heads), np.float32)
+
+
+class WriterModel:
+    """The writer of a folder with ``read.onnx``, ``step.onnx`` and ``config.json``; by default the packaged one."""
+
+    name = "writer"
+    completes = False
+
+    def __init__(self, folder: Path = FOLDER, *, threads: int | None = None) -> None:
+        self._config = _Config.load(folder)
+        self._vocabulary = self._config.vocabulary
+        self._number = {word: number for number, word in enumerate(self._vocabulary)}
+        # the products are small: more threads than one wait for each other most of the time
+        self._read, self._step = (_session(folder / f"{part}.onnx", threads or 1) for part in ("read", "step"))
+
+    def write(self, prompts: Sequence[Prompt], decoding: Decoding) -> list[list[Draft]]:
+        """Return the drafts for each prompt: one when greedy, else ``decoding.samples``."""
+        return [self._write_one(prompt, decoding) for prompt in prompts]
+
+    def _write_one(self, prompt: Prompt, decoding: Decoding) -> list[Draft]:
+        captions = list(prompt.pool or prompt.captions)[:VOTERS]
+        numbered, names = self._numbers(captions)
+        reading = read(numbered, len(self._vocabulary))
+        grown = self._grow(reading, *self._vector(prompt), _uniforms(prompt, decoding), decoding)
+        style = Style(captions)
+        slots = {len(self._vocabulary) + place: names[word] for place, word in enumerate(reading.outside)}
+        return [
+            Draft(style.sentence([slots.get(number) or self._vocabulary[number] for number in sentence]), logprob)
+            for sentence, logprob in grown
+        ]
+
+    def _numbers(self, captions: Sequence[str]) -> tuple[list[list[int]], dict[int, str]]:
+        """Return captions as numbers, and which words those beyond the vocabulary are."""
+        outside: dict[str, int] = {}
+        numbered = []
+        for caption in captions:
+            sentence = []
+            for word in words(caption):
+                known = self._number.get(word)
+                if known is None:
+                    known = outside.setdefault(word, len(self._vocabulary) + len(outside))
+                sentence.append(known)
+            numbered.append(sentence)
+        return numbered, {number: word for word, number in outside.items()}
+
+    def _vector(self, prompt: Prompt) -> tuple[Floats, Floats]:
+        """Return the prompt's vector and 1, or zeros and 0 where it has none of a space the writer knows."""
+        if prompt.vector is None or prompt.space != self._config.text_encoder:
+            return np.zeros(self._config.vector, np.float32), np.array(0, np.float32)
+        return prompt.vector.astype(np.float32), np.array(1, np.float32)
+
+    def _grow(
+        self, reading: Reading, vector: Floats, known: Floats, uniform: Floats, decoding: Decoding
+    ) -> list[tuple[list[int], float]]:
+        """Return the sentences as numbers, each with its log-probability."""
+        memory = _as_inputs(reading)
+        stored, copy_keys = self._read.run(None, {**memory, "vector": vector, "known": known})
+        count = uniform.shape[1]
+        past = self._config.empty_past(count)
+        current = np.full(count, BEGIN, np.int64)
+        sentences: list[list[int]] = [[] for _ in range(count)]
+        logprobs = np.zeros(count)
+        growing = np.arange(count)
+        for place in range(min(decoding.max_tokens, self._config.longest)):
+            fed = {"words": current, "place": np.array(place), "past": past, "stored": stored, "copy_keys": copy_keys}
+            probabilities, past = self._step.run(None, {**fed, "tokens": memory["tokens"]})
+            chosen, logprob = choose(probabilities, uniform[place, growing], decoding)
+            kept = np.flatnonzero(chosen != END)
+            for row in kept:
+                sentences[growing[row]].append(int(chosen[row]))
+                logprobs[growing[row]] += logprob[row]
+            if not len(kept):
+                break
+            growing, current, past = growing[kept], chosen[kept], past[:, :, kept]
+        return list(zip(sentences, logprobs.tolist(), strict=True))
+
+
+@dataclass(frozen=True)
+class Style:
+    """How the captions of a prompt are written, so that new ones look like them."""
+
+    captions: Sequence[str]
+
+    def sentence(self, lower: Sequence[str]) -> str:
+        """Return words in lower case as a sentence in this style."""
+        written = [self._forms.get(word, word) for word in lower]
+        if written and self._share(lambda caption: caption[:1].isupper()):
+            written[0] = written[0][:1].upper() + written[0][1:]
+        stop = "." if written and self._share(lambda caption: caption.rstrip().endswith(".")) else ""
+        return join_words(written) + stop
+
+    def _share(self, holds: Any) -> bool:
+        return 2 * sum(map(holds, self.captions)) > len(self.captions)
+
+    @cached_property
+    def _forms(self) -> dict[str, str]:
+        """Return words that are mostly not in lower case inside a sentence, such as names, as they are written."""
+        seen: dict[str, Counter[str]] = {}
+        for caption in self.captions:
+            for word in surface_words(caption)[1:]:
+                seen.setdefault(word.casefold(), Counter())[word] += 1
+        usual = {word: forms.most_common(1)[0][0] for word, forms in seen.items()}
+        return {word: form for word, form in usual.items() if form != word}
+
+
+def choose(probabilities: Floats, uniform: Floats, decoding: Decoding) -> tuple[Ints, Floats]:
+    """Return for each row a word and its log-probability before temperature and cuts."""
+    allowed = probabilities.copy()
+    allowed[:, [PAD, BEGIN, UNKNOWN]] = 0
+    if decoding.temperature == 0:
+        chosen = allowed.argmax(1)
+    else:
+        chosen = _draw(allowed, uniform, decoding)
+    taken = np.take_along_axis(probabilities, chosen[:, None], 1)[:, 0]
+    return chosen, np.log(np.maximum(taken, 1e-30))
+
+
+def _draw(probabilities: Floats, uniform: Floats, decoding: Decoding) -> Ints:
+    """Draw a word from what temperature, top-k and the nucleus leave of each row."""
+    scaled = (probabilities / probabilities.max(1, keepdims=True)) ** np.float32(1 / decoding.temperature)
+    scaled /= scaled.sum(1, keepdims=True)
+    order = np.argsort(-scaled, axis=1, kind="stable")[:, : decoding.top_k or None]
+    likeliest = np.take_along_axis(scaled, order, 1)
+    cumulated = likeliest.cumsum(1)
+    # a word belongs to the nucleus as long as those before it do not fill it
+    inside = (cumulated - likeliest) < decoding.top_p * cumulated[:, -1:]
+    kept = (likeliest * inside).cumsum(1)
+    place = (kept <= uniform[:, None] * kept[:, -1:]).sum(1)
+    # rounding may lift a number that is almost one beyond the last word kept
+    place = np.minimum(place, inside.sum(1) - 1)
+    return np.take_along_axis(order, place[:, None], 1)[:, 0]
+
+
+def _uniforms(prompt: Prompt, decoding: Decoding) -> Floats:
+    """Return the random numbers for one prompt: a row for each step, a column for each sentence."""
+    generator = np.random.default_rng(prompt_seed(decoding.seed, prompt.text))
+    samples = decoding.samples if decoding.temperature else 1
+    return generator.random((decoding.max_tokens, samples), dtype=np.float32)
+
+
+def _as_inputs(reading: Reading) -> dict[str, Any]:
+    """Return a reading as the session takes it; one without words has a single empty entry."""
+    if not len(reading.tokens):
+        nothing = np.zeros(1, np.int64)
+        return {"tokens": nothing, "shares": np.zeros(1, np.float32), "places": nothing, "ranks": nothing}
+    return {name: getattr(reading, name) for name in ("tokens", "shares", "places", "ranks")}
+
+
+def _session(path: Path, threads: int) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime raises classes of its own, which share no base but this
+        raise AssetError(f"{path} could not be loaded: {error}; install recap again") from error

@@ -1,0 +1,193 @@
+"""The writer: equal to the model it was exported from, and able to say what the captions say."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from recap.errors import AssetError
+from recap.language import Decoding, load_language_model
+from recap.language.reading import BEGIN, END, LENGTH, PAD, SEQUENCES, SLOTS, SPECIAL, UNKNOWN, read
+from recap.language.writer import Style, WriterModel, choose
+from recap.types import Prompt
+
+torch = pytest.importorskip("torch")
+
+TOOLS = Path(__file__).parents[2] / "tools"
+WORDS = [*SPECIAL, "a", "dog", "cat", "runs", "on", "grass", "red", "ball", "the"]
+CAPTIONS = ["A dog runs on the grass.", "A red ball on grass.", "The zorp runs.", "A dog and a cat."]
+GREEDY = Decoding(temperature=0, max_tokens=12)
+SAMPLED = Decoding(samples=4, temperature=1.0, top_p=1.0, max_tokens=12, seed=3)
+
+
+@pytest.fixture(scope="module")
+def tools() -> Iterator[None]:
+    sys.path.insert(0, str(TOOLS))
+    yield
+    sys.path.remove(str(TOOLS))
+
+
+@pytest.fixture(scope="module")
+def made(tools: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[object, WriterModel]:
+    """Return a small writer with random weights, and the same exported."""
+    from writer.export import write_config, write_onnx
+    from writer.model import Shape, Writer
+
+    torch.manual_seed(0)
+    model = Writer(Shape(len(WORDS), vector=6, width=16, heads=2, layers=2, vector_tokens=2)).eval()
+    folder = tmp_path_factory.mktemp("writer")
+    write_onnx(model, folder)
+    write_config(model, WORDS, "our encoder", folder)
+    return model, WriterModel(folder)
+
+
+def prompt(captions: list[str] = CAPTIONS, vector: list[float] | None = None, space: str = "our encoder") -> Prompt:
+    return Prompt("\n".join(captions), captions, None if vector is None else np.array(vector, np.float32), space)
+
+
+def reference_greedy(model: object, captions: list[str], vector: list[float] | None) -> list[int]:
+    """Return what the torch model writes when it reads the whole sentence again for every word."""
+    from recap.words import words
+
+    number = {word: place for place, word in enumerate(WORDS)}
+    outside: dict[str, int] = {}
+    numbered = [
+        [number.get(w, len(WORDS) + outside.setdefault(w, len(outside)) if w not in number else 0) for w in words(c)]
+        for c in captions
+    ]
+    reading = read(numbered, len(WORDS))
+    tensors = [torch.from_numpy(part)[None] for part in (reading.tokens, reading.shares, reading.places, reading.ranks)]
+    point = torch.tensor([vector or [0.0] * 6])
+    known = torch.tensor([0.0 if vector is None else 1.0])
+    sentence = [BEGIN]
+    with torch.no_grad():
+        memory = model.remember(*tensors, point, known, None)  # type: ignore[attr-defined]
+        keys = model.copy_key(memory[:, 2:])  # type: ignore[attr-defined]
+        while len(sentence) < 13:
+            state = model.decode(torch.tensor([[sentence]]), memory, None)[0, :, -1]  # type: ignore[attr-defined]
+            p = model.probabilities(state, keys[0], tensors[0])[0]  # type: ignore[attr-defined]
+            p[[PAD, BEGIN, UNKNOWN]] = 0
+            if int(p.argmax()) == END:
+                break
+            sentence.append(int(p.argmax()))
+    return sentence[1:]
+
+
+@pytest.mark.parametrize("vector", [None, [0.5, -0.5, 0.1, 0.2, 0.3, 0.6]])
+def test_exported_model_writes_what_the_torch_model_writes(
+    made: tuple[object, WriterModel], vector: list[float] | None
+) -> None:
+    model, exported = made
+    expected = reference_greedy(model, CAPTIONS, vector)
+    names = [*WORDS, "and", "zorp"]
+    draft = exported.write([prompt(vector=vector)], GREEDY)[0][0]
+    slots = {len(WORDS) + place: word for place, word in enumerate(sorted(["zorp", "and"], key=_votes))}
+    text = " ".join(slots.get(number) or names[number] for number in expected)
+    assert draft.text.lower().rstrip(".") == text
+
+
+def _votes(word: str) -> tuple[int, int]:
+    """Order as ``read`` does: "zorp" stands in the third caption and "and" in the fourth."""
+    return (["zorp", "and"].index(word), 0)
+
+
+def test_vector_of_another_space_is_not_read(made: tuple[object, WriterModel]) -> None:
+    _, exported = made
+    vector = [0.5, -0.5, 0.1, 0.2, 0.3, 0.6]
+    with_other = exported.write([prompt(vector=vector, space="another encoder")], SAMPLED)
+    assert with_other == exported.write([prompt(vector=None)], SAMPLED)
+    assert with_other != exported.write([prompt(vector=vector)], SAMPLED)
+
+
+def test_drafts_depend_on_their_prompt_and_seed_only(made: tuple[object, WriterModel]) -> None:
+    _, exported = made
+    one, other = prompt(), prompt(["A cat."])
+    together = exported.write([one, other], SAMPLED)
+    assert together == [exported.write([one], SAMPLED)[0], exported.write([other], SAMPLED)[0]]
+    assert [len(drafts) for drafts in together] == [4, 4]
+    again = Decoding(samples=4, temperature=1.0, top_p=1.0, max_tokens=12, seed=4)
+    assert exported.write([one], again)[0] != together[0]
+
+
+def test_prompts_without_words_are_written_about(made: tuple[object, WriterModel]) -> None:
+    _, exported = made
+    assert len(exported.write([prompt(["..."])], SAMPLED)[0]) == 4
+
+
+def test_reading_counts_votes_by_rank_and_gives_slots_by_votes() -> None:
+    captions = [[4, 20], [4, 5], [21, 20]]
+    reading = read(captions, 10)
+    weights = np.array([1 / 20, 1 / 21, 1 / 22])
+    share = {
+        4: weights[:2].sum() / weights.sum(),
+        5: weights[1] / weights.sum(),
+        20: weights[[0, 2]].sum() / weights.sum(),
+        21: weights[2] / weights.sum(),
+    }
+    assert reading.outside == (20, 21)
+    assert reading.tokens.tolist() == [4, 10, 4, 5, 11, 10, 4, 10, 5, 11]
+    shown = [share[word] for word in (4, 20, 4, 5, 21, 20, 4, 20, 5, 21)]
+    np.testing.assert_allclose(reading.shares, shown, rtol=1e-6)
+    assert reading.places.tolist() == [0, 1, 0, 1, 0, 1, *[LENGTH] * 4]
+    assert reading.ranks.tolist() == [0, 0, 1, 1, 2, 2, *[SEQUENCES] * 4]
+
+
+def test_words_beyond_the_last_slot_are_unknown() -> None:
+    reading = read([[100 + word] for word in range(SLOTS + 3)], 10)
+    assert len(reading.outside) == SLOTS
+    assert reading.tokens.max() == 10 + SLOTS - 1
+
+
+def test_choose_draws_from_the_nucleus_only() -> None:
+    p = np.zeros((1000, 8), np.float32)
+    p[:, 4:] = [0.5, 0.3, 0.15, 0.05]
+    uniform = np.linspace(0, 1, 1000, endpoint=False, dtype=np.float32)
+    chosen, logprob = choose(p, uniform, Decoding(temperature=1.0, top_p=0.7))
+    assert np.bincount(chosen, minlength=8).tolist() == pytest.approx([0, 0, 0, 0, 625, 375, 0, 0], abs=2)
+    np.testing.assert_allclose(logprob, np.log(p[0, chosen]), rtol=1e-6)
+    chosen, _ = choose(p, uniform, Decoding(temperature=0.5, top_p=1.0, top_k=2))
+    assert np.bincount(chosen, minlength=8)[4:6].tolist() == pytest.approx([735, 265], abs=2)
+
+
+@pytest.mark.parametrize(
+    ("captions", "sentence"),
+    [
+        (["A dog in Paris.", "The Paris dog."], "A dog in Paris."),
+        (["a dog in Paris", "the Paris dog"], "a dog in Paris"),
+        (["犬がいる。", "犬"], "a dog in paris"),
+    ],
+)
+def test_sentences_look_like_those_of_the_prompt(captions: list[str], sentence: str) -> None:
+    assert Style(captions).sentence(["a", "dog", "in", "paris"]) == sentence
+
+
+def test_scripts_without_spaces_are_joined() -> None:
+    assert Style(["犬がいる"]).sentence(list("犬がいる")) == "犬がいる"
+
+
+def test_broken_folder_is_said(tmp_path: Path) -> None:
+    with pytest.raises(AssetError, match="install recap again"):
+        WriterModel(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({}))
+    with pytest.raises(AssetError, match="install recap again"):
+        WriterModel(tmp_path)
+
+
+def test_packaged_writer_says_words_it_never_saw() -> None:
+    writer = load_language_model("writer")
+    assert writer is not None
+    captions = [
+        "A blicket on a wug.",
+        "A small blicket is standing on a wug.",
+        "A blicket sits on top of a large wug.",
+        "A blicket standing on a green wug.",
+        "A brown blicket on a wug.",
+    ]
+    for draft in writer.write([Prompt("words", captions)], Decoding(samples=5, temperature=0.3))[0]:
+        assert "blicket" in draft.text
+        assert "wug" in draft.text

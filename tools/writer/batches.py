@@ -1,0 +1,235 @@
+"""Batches for the writer, with everything that makes it robust: fewer captions, wrong ones, no vector, unknown words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from recap.language.reading import BEGIN, END, PAD, SLOTS, UNKNOWN, VOTERS, Reading, read
+from writer.model import LONGEST
+
+CAPTIONS = 5
+"""So many captions a picture has as targets."""
+
+COMMON = 60
+"""The most frequent words are never hidden in slots: a sentence in any domain is held together by them."""
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How often training makes the writer's life hard."""
+
+    fewer: float = 0.25
+    """Only some of the captions are retrieved."""
+    wrong: float = 0.15
+    """Some captions are those of a random picture."""
+    no_vector: float = 0.12
+    no_captions: float = 0.08
+    hidden: float = 0.25
+    """A few words are treated as if the vocabulary lacked them."""
+    other_map: float = 0.15
+    """The vector is that of least squares instead of Procrustes."""
+
+
+@dataclass
+class Corpus:
+    """The captions and words that ``prepare`` wrote."""
+
+    folder: Path
+    vocabulary: int = field(init=False)
+    words: list[str] = field(init=False)
+    texts: list[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        content = json.loads((self.folder / "words.json").read_text(encoding="utf-8"))
+        self.vocabulary, self.words, self.texts = content["vocabulary"], content["words"], content["texts"]
+        saved = np.load(self.folder / "texts.npz")
+        self._flat, ends = saved["flat"].tolist(), saved["ends"]
+        self._bounds = [0, *ends.tolist()]
+
+    def __getitem__(self, text: int) -> list[int]:
+        """Return the words of a caption as numbers; those outside the vocabulary are beyond its size."""
+        found: list[int] = self._flat[self._bounds[text] : self._bounds[text + 1]]
+        return found
+
+    def __len__(self) -> int:
+        return len(self._bounds) - 1
+
+
+@dataclass(frozen=True)
+class Source:
+    """Pictures as ``prepare`` wrote them."""
+
+    queries: npt.NDArray[np.float16]
+    others: npt.NDArray[np.float16]
+    found: npt.NDArray[np.int32]
+    own: npt.NDArray[np.int32]
+
+    @classmethod
+    def load(cls, path: Path) -> Source:
+        """Read one file of ``prepare``."""
+        saved = np.load(path)
+        return cls(saved["queries"], saved["others"], saved["found"], saved["own"])
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Padded memory inputs, and sentences (pictures, captions, places) with targets where there are any."""
+
+    tokens: Tensor
+    shares: Tensor
+    places: Tensor
+    ranks: Tensor
+    vector: Tensor
+    known: Tensor
+    mask: Tensor
+    """Added to logits over memory, vector entries first: (pictures, 1, 1, entries)."""
+    sentences: Tensor
+    targets: Tensor
+    """The word after each place; ``PAD`` where nothing is to be learned."""
+    outside: list[tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Example:
+    """One picture, ready to be put into a batch."""
+
+    reading: Reading
+    vector: npt.NDArray[np.float16]
+    known: bool
+    captions: list[list[int]]
+
+
+class Examples:
+    """Makes examples of pictures, hard ones when there is noise."""
+
+    def __init__(self, corpus: Corpus, noise: Noise | None, rng: np.random.Generator) -> None:
+        self.corpus, self.noise, self.rng = corpus, noise, rng
+
+    def example(self, source: Source, row: int) -> Example:
+        """Return one picture of a source."""
+        found = source.found[row].tolist()
+        own = [text for text in source.own[row].tolist() if text >= 0]
+        vector, known = source.queries[row], True
+        hidden: set[int] = set()
+        if self.noise is not None:
+            chance = self.rng.random(6)
+            found = self._harder(found, chance)
+            if chance[2] < self.noise.no_vector:
+                known = False
+            elif chance[3] < self.noise.no_captions:
+                found = []
+            if chance[4] < self.noise.other_map:
+                vector = source.others[row]
+            if chance[5] < self.noise.hidden:
+                hidden = self._hidden(found, own)
+        beyond = len(self.corpus.words)
+        captions = [self._words(text, hidden, beyond) for text in found]
+        reading = read(captions, self.corpus.vocabulary)
+        slots = self._slots(reading)
+        targets = [self._target(self._words(text, hidden, beyond), slots) for text in own]
+        if self.noise is not None:
+            reading = _renumbered(reading, slots, self.corpus.vocabulary)
+        return Example(reading, vector, known, targets)
+
+    def _harder(self, found: list[int], chance: npt.NDArray[np.float64]) -> list[int]:
+        assert self.noise is not None
+        if chance[0] < self.noise.fewer:
+            count = int(np.exp(self.rng.uniform(0, np.log(VOTERS))))
+            kept = np.sort(self.rng.choice(VOTERS, min(VOTERS, 2 * count), replace=False))
+            found = [found[place] for place in kept[:count]]
+        if chance[1] < self.noise.wrong:
+            wrong = self.rng.random(len(found)) < self.rng.uniform(0, 0.4)
+            strangers = self.rng.integers(len(self.corpus), size=len(found)).tolist()
+            found = [b if bad else a for a, b, bad in zip(found, strangers, wrong, strict=True)]
+        return found
+
+    def _hidden(self, found: list[int], own: list[int]) -> set[int]:
+        """Return a few words, of the captions or the targets, to be hidden in slots."""
+        pool = {word for text in [*found[:8], *own] for word in self.corpus[text] if word >= COMMON}
+        candidates = sorted(pool)
+        count = min(len(candidates), int(self.rng.integers(1, 7)))
+        return {candidates[place] for place in self.rng.choice(len(candidates), count, replace=False)} if count else set()
+
+    def _words(self, text: int, hidden: set[int], beyond: int) -> list[int]:
+        sentence = self.corpus[text]
+        return [word + beyond if word in hidden else word for word in sentence] if hidden else sentence
+
+    def _slots(self, reading: Reading) -> dict[int, int]:
+        """Return for each outside word its slot; shuffled in training so that no slot is a favourite."""
+        order = self.rng.permutation(SLOTS) if self.noise is not None else np.arange(SLOTS)
+        return {word: self.corpus.vocabulary + int(order[place]) for place, word in enumerate(reading.outside)}
+
+    def _target(self, sentence: list[int], slots: dict[int, int]) -> list[int]:
+        size = self.corpus.vocabulary
+        return [word if word < size else slots.get(word, UNKNOWN) for word in sentence]
+
+
+def _renumbered(reading: Reading, slots: dict[int, int], vocabulary: int) -> Reading:
+    """Return a reading whose slots are shuffled."""
+    table = np.arange(vocabulary + SLOTS)
+    for place, word in enumerate(reading.outside):
+        table[vocabulary + place] = slots[word]
+    return Reading(table[reading.tokens], reading.shares, reading.places, reading.ranks, reading.outside)
+
+
+def collate(examples: list[Example], vector_tokens: int) -> Batch:
+    """Return examples as one batch."""
+    width = max(1, *(len(example.reading.tokens) for example in examples))
+    count = len(examples)
+    tokens = np.zeros((count, width), np.int64)
+    shares = np.zeros((count, width), np.float32)
+    places, ranks = tokens.copy(), tokens.copy()
+    mask = np.full((count, 1, 1, vector_tokens + width), -np.inf, np.float32)
+    mask[..., :vector_tokens] = 0
+    # an empty memory still has one entry to look at, so that no softmax is over nothing
+    mask[:, :, :, vector_tokens] = 0
+    for row, example in enumerate(examples):
+        reading, size = example.reading, len(example.reading.tokens)
+        tokens[row, :size], shares[row, :size] = reading.tokens, reading.shares
+        places[row, :size], ranks[row, :size] = reading.places, reading.ranks
+        mask[row, ..., vector_tokens : vector_tokens + size] = 0
+    longest = min(LONGEST, 1 + max(len(caption) for example in examples for caption in example.captions))
+    sentences = np.full((count, CAPTIONS, longest), PAD, np.int64)
+    targets = sentences.copy()
+    for row, example in enumerate(examples):
+        for place, caption in enumerate(example.captions):
+            whole = [BEGIN, *caption, END][: longest + 1]
+            sentences[row, place, : len(whole) - 1] = whole[:-1]
+            targets[row, place, : len(whole) - 1] = whole[1:]
+    targets[targets == UNKNOWN] = PAD
+    as_tensor = torch.from_numpy
+    return Batch(
+        as_tensor(tokens),
+        as_tensor(shares),
+        as_tensor(places),
+        as_tensor(ranks),
+        torch.from_numpy(np.stack([example.vector for example in examples]).astype(np.float32)),
+        torch.tensor([float(example.known) for example in examples]),
+        as_tensor(mask),
+        as_tensor(sentences),
+        as_tensor(targets),
+        [example.reading.outside for example in examples],
+    )
+
+
+def shuffled(sources: list[tuple[Source, float]], size: int, examples: Examples, vector_tokens: int) -> Iterator[Batch]:
+    """Yield training batches without end; the number beside a source says how often each of its pictures comes."""
+    while True:
+        rows = [
+            (place, row)
+            for place, (source, often) in enumerate(sources)
+            for row in range(len(source.own))
+            for _ in range(int(often) + (examples.rng.random() < often % 1))
+        ]
+        order = examples.rng.permutation(len(rows))
+        for start in range(0, len(order) - size + 1, size):
+            chosen = [rows[index] for index in order[start : start + size]]
+            yield collate([examples.example(sources[place][0], row) for place, row in chosen], vector_tokens)

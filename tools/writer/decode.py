@@ -1,0 +1,61 @@
+"""Sentences from the writer while it is being trained."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from recap.language.reading import BEGIN, END, PAD, UNKNOWN
+from recap.words import join_words
+from writer.batches import Batch, Corpus
+from writer.model import LONGEST, Writer
+
+
+@torch.no_grad()
+def generate(model: Writer, batch: Batch, memory: Tensor, samples: int, temperature: float) -> Tensor:
+    """Return sentences (pictures, samples, places), ended by ``END`` and filled up with ``PAD``.
+
+    Temperature 0 takes the likeliest word at each place.
+    """
+    pictures = len(memory)
+    first = model.shape.vector_tokens
+    layers = list(model.layers)
+    stored = [layer.memory.keys_values(memory) for layer in layers]
+    copy_keys, open_ = model.copy_key(memory[:, first:]), batch.mask[:, 0, :, first:]
+    head = model.shape.width // model.shape.heads
+    past = [(memory.new_zeros(pictures * samples, model.shape.heads, 0, head),) * 2 for _ in layers]
+    words = torch.full((pictures, samples), BEGIN)
+    ended = torch.zeros_like(words, dtype=torch.bool)
+    written = []
+    for place in range(LONGEST):
+        x = model.embed(words, torch.tensor(place))
+        for number, layer in enumerate(layers):
+            x, past[number] = layer.step(x, stored[number], batch.mask, past[number])
+        tokens = batch.tokens[:, None, :]
+        p = model.probabilities(model.last_norm(x), copy_keys, tokens, open_)
+        p[..., [PAD, BEGIN, UNKNOWN]] = 0
+        if place == LONGEST - 1:
+            words = torch.full_like(words, END)
+        elif temperature == 0:
+            words = p.argmax(-1)
+        else:
+            p = p if temperature == 1 else p ** (1 / temperature)
+            words = torch.multinomial(p.flatten(0, 1), 1).view_as(words)
+        words = words.masked_fill(ended, PAD)
+        written.append(words)
+        ended = ended | (words == END)
+        if bool(ended.all()):
+            break
+    return torch.stack(written, -1)
+
+
+def as_text(sentence: list[int], outside: tuple[int, ...], corpus: Corpus) -> str:
+    """Return a sentence as it is read."""
+    size, beyond = corpus.vocabulary, len(corpus.words)
+    found = []
+    for word in sentence:
+        if word in (END, PAD):
+            break
+        number = word if word < size else outside[word - size]
+        found.append(corpus.words[number - beyond if number >= beyond else number])
+    return join_words(found)

@@ -1,0 +1,174 @@
+"""Training by likelihood: resumable, with a checkpoint every few minutes and a curve of dev figures."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from recap.language.reading import PAD
+from recap.metrics import cider_d
+from writer.batches import Batch, Corpus, Examples, Noise, Source, collate, shuffled
+from writer.decode import as_text, generate
+from writer.model import Shape, Writer
+
+SOURCES = {"coco": 1.0, "text": 0.4, "flickr8k-builtin": 1.0, "flickr8k-builtin-large": 1.0, "flickr8k-from-coco": 0.5}
+"""How often each picture of a source comes in one pass."""
+DEV = ("coco", "flickr8k-builtin", "flickr8k-builtin-large", "flickr8k-from-coco")
+
+BATCH = 48
+PEAK_RATE = 1.5e-3
+WARM_UP = 400
+EVERY_SECONDS = 300
+AVERAGE = 0.998
+
+
+class Run:
+    """A model with its optimiser and the average of its recent weights, kept in a file."""
+
+    def __init__(self, path: Path, shape: Shape, seed: int = 0) -> None:
+        torch.manual_seed(seed)
+        self.path, self.shape = path, shape
+        self.model, self.average = Writer(shape), Writer(shape)
+        self.average.load_state_dict(self.model.state_dict())
+        decay = [p for p in self.model.parameters() if p.ndim > 1]
+        free = [p for p in self.model.parameters() if p.ndim <= 1]
+        groups = [{"params": decay, "weight_decay": 0.02}, {"params": free, "weight_decay": 0.0}]
+        self.optimiser = torch.optim.AdamW(groups, lr=PEAK_RATE, betas=(0.9, 0.98), fused=True)
+        self.steps, self.seconds = 0, 0.0
+
+    @classmethod
+    def open(cls, path: Path, shape: Shape) -> Run:
+        """Return the run kept in a file, or a new one."""
+        run = cls(path, shape)
+        if path.exists():
+            saved = torch.load(path, weights_only=True)
+            run.model.load_state_dict(saved["model"])
+            run.average.load_state_dict(saved["average"])
+            run.optimiser.load_state_dict(saved["optimiser"])
+            run.steps, run.seconds = saved["steps"], saved["seconds"]
+            print(f"goes on at step {run.steps:,}, after {run.seconds / 60:.0f} minutes")
+        return run
+
+    @staticmethod
+    def shape_of(path: Path) -> Shape:
+        """Return the shape of the model kept in a file."""
+        return Shape(**torch.load(path, weights_only=True)["shape"])
+
+    def save(self) -> None:
+        """Write everything, all of it or nothing."""
+        parts = {name: getattr(self, name).state_dict() for name in ("model", "average", "optimiser")}
+        unfinished = self.path.with_suffix(".new")
+        torch.save({**parts, "shape": self.shape.as_dict(), "steps": self.steps, "seconds": self.seconds}, unfinished)
+        unfinished.replace(self.path)
+
+    def step(self, loss: torch.Tensor, rate: float) -> None:
+        """Move the weights, and their average behind them."""
+        self.optimiser.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+        self.optimiser.step()
+        self.steps += 1
+        weight = min(AVERAGE, self.steps / (self.steps + 10))
+        with torch.no_grad():
+            ours, theirs = list(self.average.parameters()), list(self.model.parameters())
+            torch._foreach_lerp_(ours, theirs, 1 - weight)
+
+
+def train(folder: Path, minutes: float, shape: Shape | None = None, name: str = "likelihood") -> None:
+    """Train for so many minutes in all, counting those of earlier runs."""
+    corpus = Corpus(folder)
+    run = Run.open(folder / f"{name}.pt", shape or Shape(corpus.vocabulary))
+    size = sum(p.numel() for p in run.model.parameters())
+    print(f"{size / 1e6:.2f} million parameters", flush=True)
+    rng = np.random.default_rng(run.steps)
+    sources = [(Source.load(folder / f"{source}.npz"), often) for source, often in SOURCES.items()]
+    batches = ahead(shuffled(sources, BATCH, Examples(corpus, Noise(), rng), run.shape.vector_tokens))
+    dev = dev_sets(folder, corpus, run.shape, 300)
+    budget = 60 * minutes
+    losses: list[float] = []
+    written = time.monotonic()
+    run.model.train()
+    while run.seconds < budget:
+        started = time.monotonic()
+        rate = PEAK_RATE * min(1.0, (run.steps + 1) / WARM_UP, max(0.02, (1 - run.seconds / budget) / 0.7))
+        loss = likelihood_loss(run.model, next(batches))
+        run.step(loss, rate)
+        losses.append(loss.item())
+        run.seconds += time.monotonic() - started
+        if time.monotonic() - written > EVERY_SECONDS or run.seconds >= budget:
+            report(run, folder / f"{name}.jsonl", corpus, dev, loss=float(np.mean(losses)))
+            losses, written = [], time.monotonic()
+
+
+def likelihood_loss(model: Writer, batch: Batch) -> torch.Tensor:
+    """Return the mean negative log-probability of a word."""
+    memory = model.remember(
+        batch.tokens, batch.shares, batch.places, batch.ranks, batch.vector, batch.known, batch.mask
+    )
+    state = model.decode(batch.sentences, memory, batch.mask).flatten(1, 2)
+    targets = batch.targets.flatten(1)
+    logp = model.likelihood(state, targets, memory, batch.tokens, batch.mask)
+    counted = targets != PAD
+    return -(logp * counted).sum() / counted.sum()
+
+
+def report(run: Run, log: Path, corpus: Corpus, dev: dict[str, list[tuple[Batch, list[list[str]]]]], **more: float) -> None:
+    """Write a checkpoint and a line of the curve: CIDEr-D of the likeliest words on dev."""
+    run.save()
+    figures = {name: round(100 * greedy_cider(run.average, corpus, batches), 1) for name, batches in dev.items()}
+    line = {"step": run.steps, "minutes": round(run.seconds / 60, 1), **more, **figures}
+    with log.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+    print(line, flush=True)
+
+
+def dev_sets(folder: Path, corpus: Corpus, shape: Shape, count: int) -> dict[str, list[tuple[Batch, list[list[str]]]]]:
+    """Return the first pictures of each dev source as batches, with their captions."""
+    sets: dict[str, list[tuple[Batch, list[list[str]]]]] = {}
+    plain = Examples(corpus, None, np.random.default_rng(0))
+    for name in DEV:
+        source = Source.load(folder / f"dev-{name}.npz")
+        sets[name] = []
+        for start in range(0, min(count, len(source.own)), 50):
+            rows = range(start, min(start + 50, len(source.own)))
+            batch = collate([plain.example(source, row) for row in rows], shape.vector_tokens)
+            texts = [[corpus.texts[text] for text in source.own[row] if text >= 0] for row in rows]
+            sets[name].append((batch, texts))
+    return sets
+
+
+def greedy_cider(model: Writer, corpus: Corpus, batches: list[tuple[Batch, list[list[str]]]]) -> float:
+    """Return CIDEr-D of what the model writes when it always takes the likeliest word."""
+    model.eval()
+    texts, references = [], []
+    for batch, captions in batches:
+        with torch.no_grad():
+            memory = model.remember(
+                batch.tokens, batch.shares, batch.places, batch.ranks, batch.vector, batch.known, batch.mask
+            )
+            sentences = generate(model, batch, memory, 1, 0.0)[:, 0].tolist()
+        texts += [as_text(sentence, outside, corpus) for sentence, outside in zip(sentences, batch.outside, strict=True)]
+        references += captions
+    return cider_d(texts, references).value
+
+
+def ahead(batches: Iterator[Batch], count: int = 4) -> Iterator[Batch]:
+    """Yield batches made by a thread that is a few ahead."""
+    ready: queue.Queue[Batch] = queue.Queue(count)
+
+    def fill() -> None:
+        for batch in batches:
+            ready.put(batch)
+
+    threading.Thread(target=fill, daemon=True).start()
+    while True:
+        yield ready.get()

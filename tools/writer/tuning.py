@@ -1,0 +1,123 @@
+"""Self-critical training: sentences are drawn, and those better than their siblings by CIDEr-D become likelier.
+
+The end of a sentence counts as a word of it, so that sentences that break off ("a man with a") earn less.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from recap.language.reading import BEGIN, PAD
+from recap.metrics import CiderD
+from writer.batches import Batch, Corpus, Examples, Noise, Source, collate
+from writer.decode import as_text, generate
+from writer.model import Writer
+from writer.training import SOURCES, Run, dev_sets, likelihood_loss, report
+
+BATCH = 40
+SAMPLES = 5
+RATE = 1.5e-4
+WARM_UP = 100
+LIKELIHOOD = 0.1
+"""The share of ordinary training that keeps sentences natural."""
+REPORT_SECONDS = 300
+END_WORD = "endofsentence"
+GENTLE = Noise(fewer=0.15, wrong=0.05, no_vector=0.05, no_captions=0.04, hidden=0.15, other_map=0.1)
+
+
+def tune(folder: Path, minutes: float, start: str = "likelihood", name: str = "tuned") -> None:
+    """Go on from the averaged weights of ``start`` for so many minutes, counting those of earlier runs."""
+    corpus = Corpus(folder)
+    run = _open(folder, start, name)
+    rng = np.random.default_rng(run.steps + 1)
+    torch.manual_seed(run.steps + 1)
+    sources = [(Source.load(folder / f"{source}.npz"), often) for source, often in SOURCES.items()]
+    judge, first = _judge(corpus, [source for source, _ in sources])
+    batches = _batches(sources, first, Examples(corpus, GENTLE, rng), run.model.shape.vector_tokens)
+    dev = dev_sets(folder, corpus, run.shape, 300)
+    budget = 60 * minutes
+    rewards: list[float] = []
+    written = time.monotonic()
+    run.model.eval()  # no dropout: what is drawn and what is learned from it must be one model
+    while run.seconds < budget:
+        started = time.monotonic()
+        rate = RATE * min(1.0, (run.steps + 1) / WARM_UP, max(0.05, (1 - run.seconds / budget) / 0.6))
+        batch, images = next(batches)
+        loss, reward = critical_loss(run.model, batch, images, corpus, judge)
+        run.step(loss, rate)
+        rewards.append(reward)
+        run.seconds += time.monotonic() - started
+        if time.monotonic() - written > REPORT_SECONDS or run.seconds >= budget:
+            report(run, folder / f"{name}.jsonl", corpus, dev, reward=float(np.mean(rewards)))
+            rewards, written = [], time.monotonic()
+
+
+def critical_loss(
+    model: Writer, batch: Batch, images: list[int], corpus: Corpus, judge: CiderD
+) -> tuple[torch.Tensor, float]:
+    """Return the loss whose gradient favours sentences better than their siblings, and the mean reward."""
+    memory = model.remember(
+        batch.tokens, batch.shares, batch.places, batch.ranks, batch.vector, batch.known, batch.mask
+    )
+    drawn = generate(model, batch, memory.detach(), SAMPLES, 1.0)
+    texts = [
+        f"{as_text(sentence, outside, corpus)} {END_WORD}"
+        for sentences, outside in zip(drawn.tolist(), batch.outside, strict=True)
+        for sentence in sentences
+    ]
+    values = judge.score(texts, np.repeat(images, SAMPLES)).per_image
+    rewards = torch.from_numpy(np.asarray(values, np.float32)).view(len(images), SAMPLES)
+    siblings = (rewards.sum(1, keepdim=True) - rewards) / (SAMPLES - 1)
+    read = torch.cat([torch.full_like(drawn[..., :1], BEGIN), drawn[..., :-1]], -1)
+    state = model.decode(read, memory, batch.mask).flatten(1, 2)
+    logp = model.likelihood(state, drawn.flatten(1), memory, batch.tokens, batch.mask).view_as(drawn)
+    counted = drawn != PAD
+    critical = -((rewards - siblings)[..., None] * logp * counted).sum() / counted.sum()
+    return critical + LIKELIHOOD * likelihood_loss(model, batch), float(rewards.mean())
+
+
+def _open(folder: Path, start: str, name: str) -> Run:
+    """Return the run under way, or a new one that begins with the averaged weights of ``start``."""
+    path = folder / f"{name}.pt"
+    shape = Run.shape_of(folder / f"{start}.pt")
+    if path.exists():
+        return Run.open(path, shape)
+    run = Run(path, shape)
+    weights = torch.load(folder / f"{start}.pt", weights_only=True)["average"]
+    run.model.load_state_dict(weights)
+    run.average.load_state_dict(weights)
+    return run
+
+
+def _judge(corpus: Corpus, sources: list[Source]) -> tuple[CiderD, list[int]]:
+    """Return a scorer that knows the captions of all pictures, and the number of each source's first picture."""
+    references, first = [], []
+    for source in sources:
+        first.append(len(references))
+        for own in source.own.tolist():
+            references.append([f"{corpus.texts[text]} {END_WORD}" for text in own if text >= 0])
+    return CiderD(references), first
+
+
+def _batches(
+    sources: list[tuple[Source, float]], first: list[int], examples: Examples, vector_tokens: int
+) -> Iterator[tuple[Batch, list[int]]]:
+    """Yield batches without end, with the numbers of their pictures; text alone is left out."""
+    text = list(SOURCES).index("text")
+    pictures = [
+        (place, row)
+        for place, (source, _) in enumerate(sources)
+        if place != text
+        for row in range(len(source.own))
+    ]
+    while True:
+        order = examples.rng.permutation(len(pictures))
+        for start in range(0, len(order) - BATCH + 1, BATCH):
+            chosen = [pictures[index] for index in order[start : start + BATCH]]
+            batch = collate([examples.example(sources[place][0], row) for place, row in chosen], vector_tokens)
+            yield batch, [first[place] + row for place, row in chosen]
