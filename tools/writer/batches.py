@@ -1,4 +1,4 @@
-"""Batches for the writer, with everything that makes it robust: fewer captions, wrong ones, no vector, unknown words."""
+"""Batches for the writer, and what makes it robust: fewer captions, wrong ones, no vector, unknown words."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class Examples:
         pool = {word for text in [*found[:8], *own] for word in self.corpus[text] if word >= COMMON}
         candidates = sorted(pool)
         count = min(len(candidates), int(self.rng.integers(1, 7)))
-        return {candidates[place] for place in self.rng.choice(len(candidates), count, replace=False)} if count else set()
+        return {candidates[place] for place in self.rng.permutation(len(candidates))[:count].tolist()}
 
     def _words(self, text: int, hidden: set[int], beyond: int) -> list[int]:
         sentence = self.corpus[text]

@@ -19,7 +19,7 @@ def generate(model: Writer, batch: Batch, memory: Tensor, samples: int, temperat
     """
     pictures = len(memory)
     first = model.shape.vector_tokens
-    layers = list(model.layers)
+    layers = model.decoder
     stored = [layer.memory.keys_values(memory) for layer in layers]
     copy_keys, open_ = model.copy_key(memory[:, first:]), batch.mask[:, 0, :, first:]
     head = model.shape.width // model.shape.heads

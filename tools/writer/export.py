@@ -38,7 +38,7 @@ class Read(nn.Module):
         """Return keys and values of memory (layers, 2, heads, entries, width of a head), and keys for copying."""
         writer = self.writer
         memory = writer.remember(tokens[None], shares[None], places[None], ranks[None], vector[None], known[None], None)
-        stored = [torch.cat(layer.memory.keys_values(memory)) for layer in writer.layers]
+        stored = [torch.cat(layer.memory.keys_values(memory)) for layer in writer.decoder]
         return torch.stack(stored), writer.copy_key(memory[0, writer.shape.vector_tokens :])
 
 
@@ -56,7 +56,7 @@ class Step(nn.Module):
         writer = self.writer
         x = writer.embed(words[None], place)
         grown = []
-        for number, layer in enumerate(writer.layers):
+        for number, layer in enumerate(writer.decoder):
             memory = (stored[number, 0][None], stored[number, 1][None])
             x, both = layer.step(x, memory, None, (past[number, 0], past[number, 1]))
             grown.append(torch.stack(both))
@@ -99,7 +99,14 @@ def write_onnx(writer: Writer, out: Path) -> None:
         Read(writer),
         reading,
         out / "read.onnx",
-        inputs={"tokens": {0: "n"}, "shares": {0: "n"}, "places": {0: "n"}, "ranks": {0: "n"}, "vector": {}, "known": {}},
+        inputs={
+            "tokens": {0: "n"},
+            "shares": {0: "n"},
+            "places": {0: "n"},
+            "ranks": {0: "n"},
+            "vector": {},
+            "known": {},
+        },
         outputs={"stored": {3: "m"}, "copy_keys": {0: "n"}},
     )
     _export(
@@ -169,4 +176,3 @@ def _as_int8(values: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int8], npt
             best = lost, small, scale.astype(np.float32)
     assert best is not None
     return best[1], best[2]
-

@@ -7,7 +7,7 @@ word comes from the vocabulary or is copied out of memory, which is the only way
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -48,7 +48,7 @@ class Attention(nn.Module):
 
     def split(self, x: Tensor) -> Tensor:
         """Cut the last axis into heads: (rows, heads, places, width of a head)."""
-        return x.unflatten(-1, (self.heads, -1)).transpose(-3, -2)
+        return x.view(*x.shape[:-1], self.heads, -1).transpose(-3, -2)
 
     def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return keys and values for what is attended to."""
@@ -145,15 +145,32 @@ class Writer(nn.Module):
         for table in (self.words, self.in_caption, self.of_caption, self.in_sentence):
             nn.init.normal_(table.weight, std=shape.width**-0.5)
 
+    @property
+    def decoder(self) -> list[DecoderLayer]:
+        """The layers that grow sentences."""
+        return cast("list[DecoderLayer]", list(self.layers))
+
     def remember(
-        self, tokens: Tensor, shares: Tensor, places: Tensor, ranks: Tensor, vector: Tensor, known: Tensor, mask: Tensor | None
+        self,
+        tokens: Tensor,
+        shares: Tensor,
+        places: Tensor,
+        ranks: Tensor,
+        vector: Tensor,
+        known: Tensor,
+        mask: Tensor | None,
     ) -> Tensor:
         """Return memory: the entries of the vector first, then one for each word read.
 
-        ``known`` is 1 where the vector means something and 0 where there is none; ``mask`` is added to attention logits.
+        ``known`` is 1 where the vector means something and 0 where there is none; ``mask`` is added to logits.
         """
         votes = torch.stack([shares, torch.log(shares + 1e-3)], -1)
-        x = self.words(tokens) * self.shape.width**0.5 + self.in_caption(places) + self.of_caption(ranks) + self.share(votes)
+        x = (
+            self.words(tokens) * self.shape.width**0.5
+            + self.in_caption(places)
+            + self.of_caption(ranks)
+            + self.share(votes)
+        )
         if mask is not None:  # filled-up places must not reach their neighbours
             x = x * (mask[:, 0, 0, self.shape.vector_tokens :, None] == 0)
         x = x + self.neighbours(x.transpose(1, 2)).transpose(1, 2)
@@ -164,14 +181,15 @@ class Writer(nn.Module):
 
     def embed(self, tokens: Tensor, places: Tensor) -> Tensor:
         """Return the words of a sentence as vectors."""
-        return self.drop(self.words(tokens) * self.shape.width**0.5 + self.in_sentence(places))
+        x: Tensor = self.drop(self.words(tokens) * self.shape.width**0.5 + self.in_sentence(places))
+        return x
 
     def decode(self, sentences: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
         """Return the state at each place of whole sentences (pictures, sentences, places)."""
         length = sentences.shape[-1]
         x = self.embed(sentences, torch.arange(length))
         causal = torch.full((length, length), -torch.inf).triu(1)
-        for layer in self.layers:
+        for layer in self.decoder:
             x = layer(x, layer.memory.keys_values(memory), mask, causal)
         state: Tensor = self.last_norm(x)
         return state

@@ -41,7 +41,7 @@ Ids = npt.NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Store:
-    """Captions to retrieve from: their vectors in centred caption space, their pictures, and their place in the texts."""
+    """Captions to retrieve from: vectors in centred caption space, pictures, and places in the texts."""
 
     vectors: torch.Tensor
     owners: npt.NDArray[np.int64]

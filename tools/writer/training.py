@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -21,6 +22,9 @@ from writer.model import Shape, Writer
 SOURCES = {"coco": 1.0, "text": 0.4, "flickr8k-builtin": 1.0, "flickr8k-builtin-large": 1.0, "flickr8k-from-coco": 0.5}
 """How often each picture of a source comes in one pass."""
 DEV = ("coco", "flickr8k-builtin", "flickr8k-builtin-large", "flickr8k-from-coco")
+
+DevSet: TypeAlias = list[tuple[Batch, list[list[str]]]]
+"""Batches of pictures with their captions."""
 
 BATCH = 48
 PEAK_RATE = 1.5e-3
@@ -79,8 +83,8 @@ class Run:
         self.steps += 1
         weight = min(AVERAGE, self.steps / (self.steps + 10))
         with torch.no_grad():
-            ours, theirs = list(self.average.parameters()), list(self.model.parameters())
-            torch._foreach_lerp_(ours, theirs, 1 - weight)
+            for ours, theirs in zip(self.average.parameters(), self.model.parameters(), strict=True):
+                ours.lerp_(theirs, 1 - weight)
 
 
 def train(folder: Path, minutes: float, shape: Shape | None = None, name: str = "likelihood") -> None:
@@ -118,10 +122,11 @@ def likelihood_loss(model: Writer, batch: Batch) -> torch.Tensor:
     targets = batch.targets.flatten(1)
     logp = model.likelihood(state, targets, memory, batch.tokens, batch.mask)
     counted = targets != PAD
-    return -(logp * counted).sum() / counted.sum()
+    loss: torch.Tensor = -(logp * counted).sum() / counted.sum()
+    return loss
 
 
-def report(run: Run, log: Path, corpus: Corpus, dev: dict[str, list[tuple[Batch, list[list[str]]]]], **more: float) -> None:
+def report(run: Run, log: Path, corpus: Corpus, dev: dict[str, DevSet], **more: float) -> None:
     """Write a checkpoint and a line of the curve: CIDEr-D of the likeliest words on dev."""
     run.save()
     figures = {name: round(100 * greedy_cider(run.average, corpus, batches), 1) for name, batches in dev.items()}
@@ -131,9 +136,9 @@ def report(run: Run, log: Path, corpus: Corpus, dev: dict[str, list[tuple[Batch,
     print(line, flush=True)
 
 
-def dev_sets(folder: Path, corpus: Corpus, shape: Shape, count: int) -> dict[str, list[tuple[Batch, list[list[str]]]]]:
+def dev_sets(folder: Path, corpus: Corpus, shape: Shape, count: int) -> dict[str, DevSet]:
     """Return the first pictures of each dev source as batches, with their captions."""
-    sets: dict[str, list[tuple[Batch, list[list[str]]]]] = {}
+    sets: dict[str, DevSet] = {}
     plain = Examples(corpus, None, np.random.default_rng(0))
     for name in DEV:
         source = Source.load(folder / f"dev-{name}.npz")
@@ -146,7 +151,7 @@ def dev_sets(folder: Path, corpus: Corpus, shape: Shape, count: int) -> dict[str
     return sets
 
 
-def greedy_cider(model: Writer, corpus: Corpus, batches: list[tuple[Batch, list[list[str]]]]) -> float:
+def greedy_cider(model: Writer, corpus: Corpus, batches: DevSet) -> float:
     """Return CIDEr-D of what the model writes when it always takes the likeliest word."""
     model.eval()
     texts, references = [], []
@@ -156,7 +161,9 @@ def greedy_cider(model: Writer, corpus: Corpus, batches: list[tuple[Batch, list[
                 batch.tokens, batch.shares, batch.places, batch.ranks, batch.vector, batch.known, batch.mask
             )
             sentences = generate(model, batch, memory, 1, 0.0)[:, 0].tolist()
-        texts += [as_text(sentence, outside, corpus) for sentence, outside in zip(sentences, batch.outside, strict=True)]
+        texts += [
+            as_text(sentence, outside, corpus) for sentence, outside in zip(sentences, batch.outside, strict=True)
+        ]
         references += captions
     return cider_d(texts, references).value
 

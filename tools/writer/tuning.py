@@ -96,11 +96,12 @@ def _open(folder: Path, start: str, name: str) -> Run:
 
 def _judge(corpus: Corpus, sources: list[Source]) -> tuple[CiderD, list[int]]:
     """Return a scorer that knows the captions of all pictures, and the number of each source's first picture."""
-    references, first = [], []
+    references: list[list[str]] = []
+    first: list[int] = []
     for source in sources:
         first.append(len(references))
-        for own in source.own.tolist():
-            references.append([f"{corpus.texts[text]} {END_WORD}" for text in own if text >= 0])
+        owned = source.own.tolist()
+        references += [[f"{corpus.texts[text]} {END_WORD}" for text in own if text >= 0] for own in owned]
     return CiderD(references), first
 
 
@@ -110,10 +111,7 @@ def _batches(
     """Yield batches without end, with the numbers of their pictures; text alone is left out."""
     text = list(SOURCES).index("text")
     pictures = [
-        (place, row)
-        for place, (source, _) in enumerate(sources)
-        if place != text
-        for row in range(len(source.own))
+        (place, row) for place, (source, _) in enumerate(sources) if place != text for row in range(len(source.own))
     ]
     while True:
         order = examples.rng.permutation(len(pictures))

@@ -9,6 +9,9 @@ from typing import Protocol, runtime_checkable
 from recap.errors import ImageError
 from recap.types import ImageLike, Vectors
 
+VIEWS = "@views"
+"""Behind the name of an image encoder: it looks at several views of a picture."""
+
 
 @runtime_checkable
 class ImageEncoder(Protocol):
@@ -55,7 +58,7 @@ class Encoder:
     @property
     def shares_space(self) -> bool:
         """Whether images and texts can be compared without alignment: both sides are of one model, such as CLIP."""
-        return self.image.name == self.text.name and self.image.dimension == self.text.dimension
+        return self.image.name.removesuffix(VIEWS) == self.text.name and self.image.dimension == self.text.dimension
 
     def encode_images(self, images: Sequence[ImageLike], *, progress: bool = False) -> Vectors:
         """Return one unit row for each image; the first unreadable one raises ``ImageError``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -30,7 +31,7 @@ class JoinedImageEncoder(BatchedImageEncoder):
         )
         self.parts = tuple(parts)
         self._preprocessings = tuple(dict.fromkeys(part.preprocessing for part in parts))
-        ends = np.cumsum([3 * preprocessing.size**2 for preprocessing in self._preprocessings])
+        ends = np.cumsum([math.prod(preprocessing.shape) for preprocessing in self._preprocessings])
         self._spans = dict(zip(self._preprocessings, zip([0, *ends[:-1]], ends, strict=True), strict=True))
 
     def preprocess(self, picture: Image.Image) -> Pixels:
@@ -42,7 +43,6 @@ class JoinedImageEncoder(BatchedImageEncoder):
         rows = []
         for part in self.parts:
             start, end = self._spans[part.preprocessing]
-            size = part.preprocessing.size
-            pixels = np.ascontiguousarray(batch[:, start:end]).reshape(-1, 3, size, size)
+            pixels = np.ascontiguousarray(batch[:, start:end]).reshape(-1, *part.preprocessing.shape)
             rows.append(unit_rows(part.forward(pixels)))
         return np.concatenate(rows, axis=1) / np.float32(np.sqrt(len(rows)))

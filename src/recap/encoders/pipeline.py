@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from PIL import Image
@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from recap.encoders import images as pictures
 from recap.encoders.cache import VectorCache
-from recap.encoders.preprocess import Pixels, Preprocess
+from recap.encoders.preprocess import Pixels
 from recap.errors import ImageError, InputError, RecapError
 from recap.types import ImageLike, Vectors
 
@@ -153,12 +153,30 @@ class BatchedImageEncoder(ABC):
             yield vector if finite else ImageError(f"{item.name}: {self.name} gave a vector without direction")
 
 
+class Preprocessing(Protocol):
+    """A way to turn a picture into the array a network reads; two that are equal give the same."""
+
+    @property
+    def size(self) -> int:
+        """The side pictures are scaled to."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of what a call returns."""
+        ...
+
+    def __call__(self, picture: Image.Image) -> Pixels:
+        """Return the array."""
+        ...
+
+
 class SingleImageEncoder(BatchedImageEncoder):
     """Base of the image encoders that are one network with one way of preprocessing; a subclass gives ``forward``."""
 
     def __init__(
         self,
-        preprocessing: Preprocess,
+        preprocessing: Preprocessing,
         *,
         name: str,
         fingerprint: str,

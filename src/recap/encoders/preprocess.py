@@ -54,6 +54,11 @@ class Preprocess:
         if self.resize not in _RESIZES:
             raise InputError(f"unknown resize {self.resize!r}: one of {', '.join(_RESIZES)}")
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of what a call returns."""
+        return (3, self.size, self.size)
+
     def __call__(self, picture: Image.Image) -> Pixels:
         """Return the picture as a normalised float32 array of shape (3, size, size)."""
         values = np.asarray(self.scale(picture), np.float32)

@@ -7,6 +7,8 @@
 | ``open_clip:MODEL/WEIGHTS``  | yes   | yes  |
 | ``onnx:FOLDER``              | yes   | yes  |
 
+``@views`` after the name of an image encoder, as in ``tinyvit@views,minilm``, makes it look at four views of a picture
+(as it wants it, the whole of it, and both mirrored) and take their mean: four times the work, better at judging.
 ``builtin`` is short for ``tinyvit,minilm`` and ``builtin-large`` for ``tinyvit+dinov2,minilm``. When no text encoder is
 named, the image encoder's own is taken. A path in such a name cannot hold a plus sign or a comma.
 """
@@ -18,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recap.encoders.base import Encoder, TextEncoder
+from recap.encoders.base import VIEWS, Encoder, TextEncoder
 from recap.errors import InputError
 
 if TYPE_CHECKING:
@@ -65,7 +67,8 @@ def parse(spec: str) -> tuple[tuple[str, ...], str]:
     for name in image_names:
         if name in _TEXT_ONLY:
             raise InputError(f"encoder {spec!r}: {name} encodes texts only; write IMAGE,{name}")
-        if name not in _IMAGE_ONLY and not _is_pair(name):
+        single = name.removesuffix(VIEWS)
+        if single not in _IMAGE_ONLY and not _is_pair(single):
             raise InputError(f"encoder {spec!r}: {name!r} is not known; known are {_KNOWN}")
     if text:
         if text in _IMAGE_ONLY:
@@ -73,7 +76,8 @@ def parse(spec: str) -> tuple[tuple[str, ...], str]:
         if text not in _TEXT_ONLY and not _is_pair(text):
             raise InputError(f"encoder {spec!r}: {text!r} is not known; known are {_KNOWN}")
         return image_names, text
-    pairs = [name for name in dict.fromkeys(image_names) if _is_pair(name)]
+    singles = dict.fromkeys(name.removesuffix(VIEWS) for name in image_names)
+    pairs = [name for name in singles if _is_pair(name)]
     if len(pairs) != 1:
         reason = "no text encoder is named" if not pairs else "it is not clear whose text encoder to take"
         raise InputError(f"encoder {spec!r}: {reason}; write {spec},minilm or another after the comma")
@@ -138,7 +142,10 @@ class _Loader:
 
     def _image(self, name: str) -> SingleImageEncoder:
         from recap.encoders import builtin, onnx, openclip
+        from recap.encoders.views import ViewsImageEncoder
 
+        if name.endswith(VIEWS):
+            return ViewsImageEncoder(self._image(name.removesuffix(VIEWS)), cache=self._cache)
         kind, _, rest = name.partition(":")
         if kind == "open_clip":
             return openclip.OpenClipImageEncoder(self._clip(rest), cache=self._cache)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -144,7 +144,7 @@ class Style:
         stop = "." if written and self._share(lambda caption: caption.rstrip().endswith(".")) else ""
         return join_words(written) + stop
 
-    def _share(self, holds: Any) -> bool:
+    def _share(self, holds: Callable[[str], bool]) -> bool:
         return 2 * sum(map(holds, self.captions)) > len(self.captions)
 
     @cached_property
@@ -162,10 +162,7 @@ def choose(probabilities: Floats, uniform: Floats, decoding: Decoding) -> tuple[
     """Return for each row a word and its log-probability before temperature and cuts."""
     allowed = probabilities.copy()
     allowed[:, [PAD, BEGIN, UNKNOWN]] = 0
-    if decoding.temperature == 0:
-        chosen = allowed.argmax(1)
-    else:
-        chosen = _draw(allowed, uniform, decoding)
+    chosen = allowed.argmax(1) if decoding.temperature == 0 else _draw(allowed, uniform, decoding)
     taken = np.take_along_axis(probabilities, chosen[:, None], 1)[:, 0]
     return chosen, np.log(np.maximum(taken, 1e-30))
 

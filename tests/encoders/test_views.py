@@ -1,0 +1,41 @@
+"""Several views of one picture: the mean of what the single encoder says about each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from recap.encoders import load_encoder
+
+MakePicture = Callable[..., Image.Image]
+
+
+def test_vector_is_the_direction_of_the_four_views(onnx_pair: Path, make_picture: MakePicture) -> None:
+    single = load_encoder(f"onnx:{onnx_pair}").image
+    views = load_encoder(f"onnx:{onnx_pair}@views,onnx:{onnx_pair}").image
+    picture = make_picture(3, (60, 30))
+    square = picture.resize((single.shorter_side,) * 2, Image.Resampling.BICUBIC)
+    seen = [picture, ImageOps.mirror(picture), square, ImageOps.mirror(square)]
+    total = single.encode_images(seen).sum(axis=0)
+    row = views.encode_images([picture])[0]
+    np.testing.assert_allclose(row, total / np.linalg.norm(total), atol=1e-4)
+    assert np.abs(row - single.encode_images([picture])[0]).max() > 3e-3
+    np.testing.assert_allclose(row, views.encode_images([ImageOps.mirror(picture)])[0], atol=1e-6)
+
+
+def test_views_keep_their_pair_and_their_name(onnx_pair: Path) -> None:
+    encoder = load_encoder(f"onnx:{onnx_pair}@views")
+    assert encoder.name == f"onnx:{onnx_pair}@views,onnx:{onnx_pair}"
+    assert load_encoder(encoder.name).image.fingerprint == encoder.image.fingerprint
+    assert encoder.image.fingerprint != load_encoder(f"onnx:{onnx_pair}").image.fingerprint
+
+
+def test_views_beside_a_single_one(onnx_pair: Path, make_picture: MakePicture) -> None:
+    name = f"onnx:{onnx_pair}"
+    joined = load_encoder(f"{name}@views+{name},{name}").image
+    picture = make_picture(5, (30, 50))
+    expected = [load_encoder(f"{one},{name}").encode_images([picture])[0] for one in (f"{name}@views", name)]
+    np.testing.assert_allclose(joined.encode_images([picture])[0], np.concatenate(expected) / np.sqrt(2), atol=1e-6)
