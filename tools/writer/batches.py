@@ -13,10 +13,15 @@ import torch
 from torch import Tensor
 
 from recap.language.reading import BEGIN, END, PAD, SLOTS, UNKNOWN, VOTERS, Reading, read
-from writer.model import LONGEST
 
 CAPTIONS = 5
 """So many captions a picture has as targets."""
+
+LEARNED = 15
+"""Targets are learned up to this word: few are longer, and all of a batch are filled up to the longest."""
+
+SORTED = 8
+"""So many batches are filled by the length of what is read, so that little of them is padding."""
 
 COMMON = 60
 """The most frequent words are never hidden in slots: a sentence in any domain is held together by them."""
@@ -196,7 +201,7 @@ def collate(examples: list[Example], vector_tokens: int) -> Batch:
         tokens[row, :size], shares[row, :size] = reading.tokens, reading.shares
         places[row, :size], ranks[row, :size] = reading.places, reading.ranks
         mask[row, ..., vector_tokens : vector_tokens + size] = 0
-    longest = min(LONGEST, 1 + max(len(caption) for example in examples for caption in example.captions))
+    longest = min(LEARNED, 1 + max(len(caption) for example in examples for caption in example.captions))
     sentences = np.full((count, CAPTIONS, longest), PAD, np.int64)
     targets = sentences.copy()
     for row, example in enumerate(examples):
@@ -230,6 +235,9 @@ def shuffled(sources: list[tuple[Source, float]], size: int, examples: Examples,
             for _ in range(int(often) + (examples.rng.random() < often % 1))
         ]
         order = examples.rng.permutation(len(rows))
-        for start in range(0, len(order) - size + 1, size):
-            chosen = [rows[index] for index in order[start : start + size]]
-            yield collate([examples.example(sources[place][0], row) for place, row in chosen], vector_tokens)
+        for start in range(0, len(order) - size * SORTED + 1, size * SORTED):
+            chosen = [rows[index] for index in order[start : start + size * SORTED]]
+            made = [examples.example(sources[place][0], row) for place, row in chosen]
+            made.sort(key=lambda example: len(example.reading.tokens))
+            for number in examples.rng.permutation(SORTED):
+                yield collate(made[number * size : (number + 1) * size], vector_tokens)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from recap.language.reading import LENGTH, SEQUENCES, SLOTS
+from recap.language.reading import LENGTH, PAD, SEQUENCES, SLOTS
 
 LONGEST = 24
 """So many words a sentence may have, its end included."""
@@ -29,7 +29,7 @@ class Shape:
     heads: int = 4
     layers: int = 3
     vector_tokens: int = 4
-    dropout: float = 0.1
+    dropout: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, ready for json."""
@@ -194,21 +194,24 @@ class Writer(nn.Module):
         state: Tensor = self.last_norm(x)
         return state
 
-    def words_and_copies(self, state: Tensor, copy_keys: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return logits over the vocabulary, logits over memory, and the logit of writing rather than copying."""
-        logits = F.linear(state, self.words.weight[: self.shape.vocabulary], self.bias)
-        copies = self.copy_query(state) @ copy_keys.transpose(-1, -2) * self.shape.width**-0.5
-        return logits, copies if mask is None else copies + mask, self.gate(state)
+    def logits(self, state: Tensor) -> Tensor:
+        """Return logits over the vocabulary."""
+        return F.linear(state, self.words.weight[: self.shape.vocabulary], self.bias)
+
+    def copies(self, state: Tensor, copy_keys: Tensor, mask: Tensor | None) -> Tensor:
+        """Return logits over the words in memory."""
+        logits: Tensor = self.copy_query(state) @ copy_keys.transpose(-1, -2) * self.shape.width**-0.5
+        return logits if mask is None else logits + mask
 
     def likelihood(self, state: Tensor, targets: Tensor, memory: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
         """Return the log-probability of each target (pictures, places) at its state."""
         first = self.shape.vector_tokens
-        keys, open_ = self.copy_key(memory[:, first:]), mask[:, 0, :, first:]
-        logits, copies, gate = self.words_and_copies(state, keys, open_)
-        in_vocabulary = targets < self.shape.vocabulary
-        known = targets.where(in_vocabulary, 0)
-        written = logits.gather(-1, known[..., None])[..., 0] - logits.logsumexp(-1)
-        written = written.masked_fill(~in_vocabulary, -30.0)
+        in_vocabulary = (targets < self.shape.vocabulary) & (targets != PAD)
+        # only places with a word of the vocabulary need its logits, which are most of the work
+        loss = F.cross_entropy(self.logits(state[in_vocabulary]), targets[in_vocabulary], reduction="none")
+        written = torch.full_like(targets, -30.0, dtype=state.dtype).masked_scatter(in_vocabulary, -loss)
+        copies = self.copies(state, self.copy_key(memory[:, first:]), mask[:, 0, :, first:])
+        gate = self.gate(state)
         same = tokens[:, None, :] == targets[..., None]
         copied = (copies.softmax(-1) * same).sum(-1).clamp_min(1e-9).log()
         gate = gate[..., 0]
@@ -216,8 +219,7 @@ class Writer(nn.Module):
 
     def probabilities(self, state: Tensor, copy_keys: Tensor, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return for each row of states the probability of every word and slot."""
-        logits, copies, gate = self.words_and_copies(state, copy_keys, mask)
-        write = gate.sigmoid()
-        written = F.pad(logits.softmax(-1) * write, (0, SLOTS))
+        copies, write = self.copies(state, copy_keys, mask), self.gate(state).sigmoid()
+        written = F.pad(self.logits(state).softmax(-1) * write, (0, SLOTS))
         index = tokens.expand_as(copies)
         return written.scatter_add(-1, index, copies.softmax(-1) * (1 - write))
