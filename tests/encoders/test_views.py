@@ -39,3 +39,12 @@ def test_views_beside_a_single_one(onnx_pair: Path, make_picture: MakePicture) -
     picture = make_picture(5, (30, 50))
     expected = [load_encoder(f"{one},{name}").encode_images([picture])[0] for one in (f"{name}@views", name)]
     np.testing.assert_allclose(joined.encode_images([picture])[0], np.concatenate(expected) / np.sqrt(2), atol=1e-6)
+
+
+def test_bare_texts_are_read_up_to_their_last_word(onnx_pair: Path) -> None:
+    whole = load_encoder(f"onnx:{onnx_pair}")
+    bare = load_encoder(f"onnx:{onnx_pair}@views,onnx:{onnx_pair}@bare")
+    assert bare.text.fingerprint != whole.text.fingerprint
+    rows = bare.encode_texts(["a red dog .", "a red dog", "..."])
+    np.testing.assert_array_equal(rows, whole.encode_texts(["a red dog", "a red dog", "..."]))
+    assert np.abs(whole.encode_texts(["a red dog ."]) - rows[0]).max() > 1e-3

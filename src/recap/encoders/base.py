@@ -11,6 +11,8 @@ from recap.types import ImageLike, Vectors
 
 VIEWS = "@views"
 """Behind the name of an image encoder: it looks at several views of a picture."""
+BARE = "@bare"
+"""Behind the name of a text encoder: it reads texts without closing punctuation."""
 
 
 @runtime_checkable
@@ -58,7 +60,8 @@ class Encoder:
     @property
     def shares_space(self) -> bool:
         """Whether images and texts can be compared without alignment: both sides are of one model, such as CLIP."""
-        return self.image.name.removesuffix(VIEWS) == self.text.name and self.image.dimension == self.text.dimension
+        same = self.image.name.removesuffix(VIEWS) == self.text.name.removesuffix(BARE)
+        return same and self.image.dimension == self.text.dimension
 
     def encode_images(self, images: Sequence[ImageLike], *, progress: bool = False) -> Vectors:
         """Return one unit row for each image; the first unreadable one raises ``ImageError``."""

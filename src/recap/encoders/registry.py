@@ -9,8 +9,10 @@
 
 ``@views`` after the name of an image encoder, as in ``tinyvit@views,minilm``, makes it look at four views of a picture
 (as it wants it, the whole of it, and both mirrored) and take their mean: four times the work, better at judging.
-``builtin`` is short for ``tinyvit,minilm`` and ``builtin-large`` for ``tinyvit+dinov2,minilm``. When no text encoder is
-named, the image encoder's own is taken. A path in such a name cannot hold a plus sign or a comma.
+``@bare`` after the name of a text encoder makes it read texts without their closing full stop. ``builtin`` is short for
+``tinyvit,minilm``, ``builtin-large`` for ``tinyvit+dinov2,minilm`` and ``builtin-judge`` for
+``tinyvit@views,minilm@bare``. When no text encoder is named, the image encoder's own is taken. A path in such a name
+cannot hold a plus sign or a comma.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recap.encoders.base import VIEWS, Encoder, TextEncoder
+from recap.encoders.base import BARE, VIEWS, Encoder, TextEncoder
 from recap.errors import InputError
 
 if TYPE_CHECKING:
@@ -28,11 +30,15 @@ if TYPE_CHECKING:
     from recap.encoders.openclip import OpenClipModel
     from recap.encoders.pipeline import SingleImageEncoder
 
-ALIASES = {"builtin": "tinyvit,minilm", "builtin-large": "tinyvit+dinov2,minilm"}
+ALIASES = {
+    "builtin": "tinyvit,minilm",
+    "builtin-large": "tinyvit+dinov2,minilm",
+    "builtin-judge": "tinyvit@views,minilm@bare",
+}
 _IMAGE_ONLY = ("tinyvit", "dinov2")
 _TEXT_ONLY = ("minilm",)
 _PAIRS = ("open_clip:", "onnx:")
-_KNOWN = "builtin, builtin-large, tinyvit, dinov2, minilm, open_clip:MODEL/PRETRAINED, onnx:FOLDER"
+_KNOWN = "builtin, builtin-large, builtin-judge, tinyvit, dinov2, minilm, open_clip:MODEL/PRETRAINED, onnx:FOLDER"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +79,8 @@ def parse(spec: str) -> tuple[tuple[str, ...], str]:
     if text:
         if text in _IMAGE_ONLY:
             raise InputError(f"encoder {spec!r}: {text} encodes images only; text encoders are minilm and the pairs")
-        if text not in _TEXT_ONLY and not _is_pair(text):
+        single = text.removesuffix(BARE)
+        if single not in _TEXT_ONLY and not _is_pair(single):
             raise InputError(f"encoder {spec!r}: {text!r} is not known; known are {_KNOWN}")
         return image_names, text
     singles = dict.fromkeys(name.removesuffix(VIEWS) for name in image_names)
@@ -91,6 +98,9 @@ def list_encoders() -> tuple[EncoderInfo, ...]:
     return (
         EncoderInfo("builtin", "TinyViT-5M and all-MiniLM-L6-v2, onnxruntime", 320, 384, "MIT, Apache-2.0"),
         EncoderInfo("builtin-large", "TinyViT-5M with DINOv2, and all-MiniLM-L6-v2", 704, 384, "MIT, Apache-2.0"),
+        EncoderInfo(
+            "builtin-judge", "builtin with four views a picture, to judge captions", 320, 384, "MIT, Apache-2.0"
+        ),
         EncoderInfo("tinyvit", "TinyViT-5M, ImageNet-22k", 320, None, "MIT"),
         EncoderInfo("dinov2", "DINOv2 ViT-S/14, mean of the patches", 384, None, "Apache-2.0"),
         EncoderInfo("minilm", "all-MiniLM-L6-v2, int8", None, 384, "Apache-2.0"),
@@ -156,7 +166,10 @@ class _Loader:
 
     def _text(self, name: str) -> TextEncoder:
         from recap.encoders import builtin, onnx, openclip
+        from recap.encoders.bare import BareTextEncoder
 
+        if name.endswith(BARE):
+            return BareTextEncoder(self._text(name.removesuffix(BARE)))
         kind, _, rest = name.partition(":")
         if kind == "open_clip":
             return openclip.OpenClipTextEncoder(self._clip(rest), cache=self._cache)
