@@ -1,13 +1,18 @@
 """How good the captions are: CIDEr-D of every way to choose candidates, on real pictures.
 
-    python benchmarks/captions.py flickr8k DIR [--encoder builtin-large] [--lm smollm2 --lm-images 200]
+    python benchmarks/captions.py flickr8k DIR/flickr8k [--encoder builtin-large] [--lm smollm2 --lm-images 200]
     python benchmarks/captions.py coco DIR
+    python benchmarks/captions.py flickr8k-from-coco DIR/flickr8k
 
 ``flickr8k``: DIR holds ``images/``, ``captions.token.txt`` and ``train.txt``, ``dev.txt``, ``test.txt``; the map is
 fitted on train, whose captions are the datastore. ``coco``: DIR holds ``coco-vectors/`` (ids.npy, test_ids.npy,
 tinyvit.npy) and ``coco/karpathy_test_references.json``; the map is that of the built-in pack, the datastore holds all
-captions of train2014, and recall both ways among the test pictures is printed too. Vectors are kept in the cache: a
-second run takes seconds.
+captions of train2014, and recall both ways among the test pictures is printed too. ``flickr8k-from-coco``: pictures of
+Flickr8k, the built-in map, and captions of COCO train2014 only. Vectors are kept in the cache.
+
+"most central" is the plainest way without a language model: of the thirty nearest captions the one whose vector lies
+closest to the others'. "verbatim" is the share of captions that stand in the datastore word for word, "repeats" that
+of captions with a pair of words twice.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ import json
 import re
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -33,10 +39,14 @@ from recap.encoders import load_encoder
 from recap.language import Decoding, LanguageModel, load_language_model
 from recap.metrics import cider_d
 from recap.types import Draft, Prompt, Vectors
+from recap.words import words
+
+CENTRAL = "most central"
 
 RETRIEVED = (
     ("retrieved", "cosine", "ols"),
     ("retrieved", "cosine", "procrustes"),
+    ("retrieved", CENTRAL, "procrustes"),
     ("retrieved", "consensus", "procrustes"),
 )
 WRITTEN = (
@@ -65,27 +75,29 @@ class Remembering:
 def main() -> None:
     """Print one table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", choices=["flickr8k", "coco"])
+    parser.add_argument("data", choices=["flickr8k", "coco", "flickr8k-from-coco"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--encoder", default="builtin")
     parser.add_argument("--split", default="test", choices=["dev", "test"], help="of Flickr8k; choose settings on dev")
-    parser.add_argument("--lm", help="also with this language model")
-    parser.add_argument("--lm-images", type=int, default=200, help="on the first so many pictures")
+    parser.add_argument("--lm", default="writer", help="the language model")
+    parser.add_argument("--lm-images", type=int, help="only on the first so many pictures: for slow models")
+    parser.add_argument("--show", type=int, default=0, help="print the captions of so many pictures, too")
     arguments = parser.parse_args()
     if arguments.data == "flickr8k":
         captioner, vectors, references = flickr8k(arguments.folder, arguments.encoder, arguments.split)
         title = f"Flickr8k {arguments.split}, {arguments.encoder}"
-    else:
+    elif arguments.data == "coco":
         captioner, vectors, references = coco(arguments.folder)
         title = f"COCO Karpathy test (pictures with a vector), {captioner.encoder.name}"
         print_recall(captioner, vectors, references)
-    print_captions(title, captioner, vectors, references)
-    if arguments.lm:
-        count = arguments.lm_images
-        model = load_language_model(arguments.lm)
-        assert model is not None
-        written = captioner.configured(language_model=Remembering(model))
-        print_captions(f"{title}, {arguments.lm}", written, vectors[:count], references[:count], RETRIEVED + WRITTEN)
+    else:
+        captioner, vectors, references = flickr8k_from_coco(arguments.folder, arguments.split)
+        title = f"Flickr8k {arguments.split}, captions of COCO, {captioner.encoder.name}"
+    model = load_language_model(arguments.lm)
+    rows = RETRIEVED if model is None else RETRIEVED + WRITTEN
+    written = captioner.configured(language_model=model and Remembering(model))
+    first = arguments.lm_images
+    print_captions(f"{title}, {arguments.lm}", written, vectors[:first], references[:first], rows, arguments.show)
 
 
 def flickr8k(folder: Path, encoder: str, split: str) -> tuple[ReCap, Vectors, list[list[str]]]:
@@ -99,15 +111,28 @@ def flickr8k(folder: Path, encoder: str, split: str) -> tuple[ReCap, Vectors, li
     return captioner, vectors, [list(pair.captions) for pair in judged]
 
 
-def coco(folder: Path) -> tuple[ReCap, Vectors, list[list[str]]]:
-    """Return the built-in map over all captions of train2014, and vectors and captions of the test pictures."""
+def flickr8k_from_coco(folder: Path, split: str) -> tuple[ReCap, Vectors, list[list[str]]]:
+    """Return the built-in map over all captions of train2014, and vectors and captions of Flickr8k's split."""
+    captioner = builtin_captioner()
+    judged = read_flickr8k(folder, split)
+    vectors = captioner.encoder.encode_images([pair.image for pair in judged], progress=True)
+    return captioner, vectors, [list(pair.captions) for pair in judged]
+
+
+def builtin_captioner() -> ReCap:
+    """Return the built-in map over all captions of train2014."""
     loaded = load_encoder("builtin", cache=cache_dir() / "vectors.sqlite")
-    captioner = ReCap(
+    return ReCap(
         loaded,
         PairStatistics.load(packaged_file(pack.STATISTICS)),
         coco_datastore(loaded, 0, progress=True),
         alignment=LinearAlignment.load(packaged_file(pack.ALIGNMENT)),
     )
+
+
+def coco(folder: Path) -> tuple[ReCap, Vectors, list[list[str]]]:
+    """Return the built-in map over all captions of train2014, and vectors and captions of the test pictures."""
+    captioner = builtin_captioner()
     references: dict[int, list[str]] = {}
     for item in json.loads((folder / "coco" / "karpathy_test_references.json").read_text(encoding="utf-8")):
         number = re.search(r"_(\d+)\.", item["image"])
@@ -125,21 +150,47 @@ def print_captions(
     captioner: ReCap,
     vectors: Vectors,
     references: Sequence[Sequence[str]],
-    rows: Sequence[tuple[str, str, str]] = RETRIEVED,
+    rows: Sequence[tuple[str, str, str]],
+    show: int,
 ) -> None:
-    """Print CIDEr-D for each way to choose."""
+    """Print CIDEr-D for each way to choose, and the captions of the last."""
     table = Table(title=f"{title}: {len(vectors):,} pictures, {len(captioner.datastore):,} captions")
-    for column in ("candidates", "selection", "map", "CIDEr-D", "CPU ms a picture"):
-        table.add_column(column, justify="right" if column in ("CIDEr-D", "CPU ms a picture") else "left")
+    for column in ("candidates", "selection", "map", "CIDEr-D", "verbatim %", "repeats %", "CPU ms a picture"):
+        table.add_column(column, justify="left" if column in ("candidates", "selection", "map") else "right")
+    stored = {words(item.text) for item in captioner.datastore}
+    texts: list[str] = []
     for candidates, selection, method in rows:
-        configured = captioner.configured(candidates=candidates, selection=selection, method=method)
         started = time.process_time()
-        texts = [caption.text for caption in configured.caption_vectors(vectors)]
+        if selection == CENTRAL:
+            texts = most_central(captioner.configured(method=method), vectors)
+        else:
+            configured = captioner.configured(candidates=candidates, selection=selection, method=method)
+            texts = [caption.text for caption in configured.caption_vectors(vectors)]
         spent = 1000 * (time.process_time() - started) / len(vectors)
         result = cider_d(texts, references)
         value = f"{100 * result.value:.1f} ± {100 * result.standard_error:.1f}"
-        table.add_row(candidates, selection, method, value, f"{spent:.1f}")
+        shares = (np.mean([words(text) in stored for text in texts]), np.mean([repeats(text) for text in texts]))
+        table.add_row(candidates, selection, method, value, *(f"{100 * s:.1f}" for s in shares), f"{spent:.1f}")
     Console().print(table)
+    for text, own in list(zip(texts, references, strict=True))[:show]:
+        print(f"{text}\t({own[0]})")
+
+
+def most_central(captioner: ReCap, vectors: Vectors, count: int = 30) -> list[str]:
+    """Return for each picture the nearest caption that has the largest mean cosine with the other near ones."""
+    texts = []
+    for query in captioner.alignment.transform(vectors):
+        found = captioner.datastore.search(query[None], count)
+        rows = captioner.alignment.transform_texts(captioner.datastore.raw_vectors(found.ids[0]))
+        evidence = captioner.datastore.evidence(found.ids[0], found.similarities[0])
+        texts.append(evidence[int((rows @ rows.T).sum(1).argmax())].text)
+    return texts
+
+
+def repeats(text: str) -> bool:
+    """Tell whether a pair of words occurs twice."""
+    pairs = list(pairwise(words(text)))
+    return len(set(pairs)) < len(pairs)
 
 
 def print_recall(captioner: ReCap, vectors: Vectors, references: Sequence[Sequence[str]], first: int = 1000) -> None:
