@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recap.datasets.judgements import Judgements, Preferences, read_judgements
+from recap.datasets.judgements import Judgements, Preferences, guess_format, read_judgements
 from recap.errors import InputError
 
 TOKENS = "".join(f"{name}.jpg#{n}\t{name} caption {n} .\n" for name in "abc" for n in range(2))
@@ -147,3 +147,60 @@ def test_pascal_50s(tmp_path: Path):
 def test_unknown_kind(tmp_path: Path):
     with pytest.raises(InputError, match="flickr8k-expert, flickr8k-crowdflower, thumb, composite, pascal-50s"):
         read_judgements(tmp_path, "flickr30k")
+
+
+OWN = [
+    {"image": "1.jpg", "caption": "a dog", "ratings": [4, 3], "references": ["a dog runs", "one dog"]},
+    {"image": "1.jpg", "caption": "a cat", "ratings": [1, 2], "references": ["a dog runs"]},
+    {"image": "2.jpg", "caption": "a boat", "ratings": [2, 2]},
+]
+
+
+@pytest.mark.parametrize("suffix", [".json", ".jsonl"])
+def test_own_ratings(tmp_path: Path, suffix: str):
+    file = tmp_path / f"human{suffix}"
+    file.write_text(json.dumps(OWN) if suffix == ".json" else "\n".join(map(json.dumps, OWN)))
+    judged = read_judgements(file)
+    assert isinstance(judged, Judgements)
+    assert judged.images == ("1.jpg", "1.jpg", "2.jpg")
+    assert judged.captions == ("a dog", "a cat", "a boat")
+    assert judged.ratings == ((4, 3), (1, 2), (2, 2))
+    assert judged.references == {"1.jpg": ("a dog runs", "one dog")}
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ([], "no judgements"),
+        ([{"image": "1.jpg", "caption": "a dog"}], "entry 1: expected"),
+        ([OWN[0], {**OWN[1], "ratings": 3}], "as many ratings"),
+        ([{**OWN[0], "ratings": []}], "as many ratings"),
+        (["a dog"], "entry 1: expected"),
+    ],
+)
+def test_own_ratings_that_cannot_be_used(tmp_path: Path, content: list[object], reason: str):
+    file = tmp_path / "human.json"
+    file.write_text(json.dumps(content))
+    with pytest.raises(InputError, match=reason):
+        read_judgements(file)
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "expected"),
+    [
+        ("ExpertAnnotations.txt", "a.jpg\tb.jpg#1\t1\t2\t1", "flickr8k-expert"),
+        ("CrowdFlowerAnnotations.txt", "a.jpg\tb.jpg#1\t1\t3\t0", "flickr8k-crowdflower"),
+        ("thumb.jsonl", '{"image": "1.jpg", "hyp": "a dog", "human_score": 4}', "thumb"),
+        ("8k_correctness.csv", "picture;caption", "composite"),
+        ("pair_pascal.mat", "", "pascal-50s"),
+    ],
+)
+def test_format_is_told_from_the_file(tmp_path: Path, name: str, first: str, expected: str):
+    (tmp_path / name).write_text(first + "\n")
+    assert guess_format(tmp_path / name) == expected
+
+
+def test_format_that_cannot_be_told(tmp_path: Path):
+    (tmp_path / "notes.txt").write_text("some words\n")
+    with pytest.raises(InputError, match="not clear"):
+        guess_format(tmp_path / "notes.txt")

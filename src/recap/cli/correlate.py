@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 @click.option(
     "--format",
     "kind",
-    required=True,
-    type=click.Choice(["flickr8k-expert", "flickr8k-crowdflower", "thumb", "composite", "pascal-50s"]),
-    help="Whose file it is.",
+    type=click.Choice(["flickr8k-expert", "flickr8k-crowdflower", "thumb", "composite", "pascal-50s", "ratings"]),
+    help="Whose file it is; told from the file if not given.",
 )
 @click.option("--captions", type=click.Path(exists=True, dir_okay=False), help="Flickr8k.token.txt, if not beside it.")
 @click.option("--references", type=click.Path(exists=True, dir_okay=False), help="References, as recap score reads.")
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 @click.option("--plot", type=click.Path(dir_okay=False), help="Draw the correlations into this file.")
 def correlate(
     judgements: str,
-    kind: str,
+    kind: str | None,
     captions: str | None,
     references: str | None,
     images: str | None,
@@ -49,7 +48,8 @@ def correlate(
 ) -> None:
     """Correlate metrics with what people thought of captions.
 
-    JUDGEMENTS is a file as it was published; for pascal-50s the folder of its two .mat files. Prints Kendall's tau-b
+    JUDGEMENTS is a file as it was published (for pascal-50s the folder of its two .mat files), or your own: json or
+    jsonl, objects with image, caption, ratings (a number or a list) and maybe references. Prints Kendall's tau-b
     and tau-c in percent with 95 % intervals from a bootstrap over images; for pascal-50s the accuracy on pairs.
     """
     if as_json and as_csv:

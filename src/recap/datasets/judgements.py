@@ -1,4 +1,4 @@
-"""What people thought of captions, from the files as they were published.
+"""What people thought of captions, from the files as they were published, or in a plain format for your own.
 
 | name                   | file                                              | needs besides          |
 |------------------------|---------------------------------------------------|------------------------|
@@ -7,6 +7,8 @@
 | thumb                  | ``mscoco_THumB-1.0.jsonl``                        | references             |
 | composite              | ``8k_correctness.csv``, ``30k_...``, ``coco_...`` | references             |
 | pascal-50s             | ``pair_pascal.mat``, ``consensus_pascal.mat``     |                        |
+| ratings                | your own: json or jsonl, objects with ``image``,  |                        |
+|                        | ``caption``, ``ratings`` and maybe ``references`` |                        |
 
 Where references are missing, metrics that need none can still be judged.
 """
@@ -74,17 +76,63 @@ class Preferences:
         return len(self.images)
 
 
-def read_judgements(path: str | Path, kind: str, *, captions: str | Path | None = None) -> Judgements | Preferences:
+def read_judgements(
+    path: str | Path, kind: str | None = None, *, captions: str | Path | None = None
+) -> Judgements | Preferences:
     """Read human judgements.
 
     Args:
         path: the published file, for pascal-50s the folder that holds both.
-        kind: one of ``FORMATS``.
+        kind: one of ``FORMATS``; None looks at the file to tell.
         captions: Flickr8k only: the file of captions; by default looked for beside ``path``.
     """
+    kind = kind or guess_format(Path(path))
     if kind not in FORMATS:
         raise InputError(f"unknown kind of judgements {kind!r}; known are {', '.join(FORMATS)}")
     return FORMATS[kind](Path(path), None if captions is None else Path(captions))
+
+
+def guess_format(path: Path) -> str:
+    """Return the name of the format a file is in, by its suffix and its first line."""
+    if path.is_dir() or path.suffix == ".mat":
+        return "pascal-50s"
+    if path.suffix == ".csv":
+        return "composite"
+    _, first = next(iter(read_lines(path)), (0, ""))
+    if path.suffix in (".json", ".jsonl"):
+        return "thumb" if '"hyp"' in first else "ratings"
+    cells = first.split("\t")
+    if len(cells) == 5:
+        return "flickr8k-expert" if set(map(str.strip, cells[2:])) <= set("1234") else "flickr8k-crowdflower"
+    raise InputError(f"{path}: it is not clear in which format these judgements are; name it: {', '.join(FORMATS)}")
+
+
+def _ratings(path: Path, captions: Path | None) -> Judgements:
+    """Read judgements in the plain format; an image's references are all those given with any of its captions."""
+    if path.suffix == ".jsonl":
+        items = [parse_json(line, f"{path}:{number}") for number, line in read_lines(path)]
+    else:
+        items = parse_json(read_text(path), str(path))
+    rows: list[tuple[str, str, tuple[float, ...]]] = []
+    references: dict[str, dict[str, None]] = {}
+    for number, item in enumerate(items if isinstance(items, list) else [items], 1):
+        try:
+            image, given = str(item["image"]), item["ratings"]
+            ratings = tuple(float(one) for one in (given if isinstance(given, list) else [given]))
+            rows.append((image, str(item["caption"]), ratings))
+            references.setdefault(image, {}).update(dict.fromkeys(map(str, item.get("references", ()))))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InputError(
+                f'{path}: entry {number}: expected "image", "caption" and "ratings" ({error!r})'
+            ) from error
+    if not rows:
+        raise InputError(f"{path}: no judgements found")
+    counts = {len(ratings) for _, _, ratings in rows}
+    if len(counts) > 1 or 0 in counts:
+        raise InputError(f"{path}: every entry needs as many ratings as the others, one or more")
+    images, texts, ratings_of = zip(*rows, strict=True)
+    known = {image: tuple(texts) for image, texts in references.items() if texts}
+    return Judgements("ratings", images, texts, ratings_of, known)
 
 
 def _expert(path: Path, captions: Path | None) -> Judgements:
@@ -249,4 +297,5 @@ FORMATS: dict[str, Callable[[Path, Path | None], Judgements | Preferences]] = {
     "thumb": _thumb,
     "composite": _composite,
     "pascal-50s": _pascal,
+    "ratings": _ratings,
 }
