@@ -27,6 +27,9 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--weights", default="tuned", help="which weights are exported: likelihood or tuned")
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--name", default="likelihood", help="train: the name of the weights")
+    parser.add_argument("--width", type=int, default=256, help="train: of the model; small ones for comparisons")
+    parser.add_argument("--only", default="", help="train: only on these sources, joined by commas")
     arguments = parser.parse_args()
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
@@ -39,7 +42,7 @@ def main() -> None:
     elif arguments.step == "train":
         from writer.training import train
 
-        train(arguments.work, arguments.minutes)
+        train(arguments.work, arguments.minutes, arguments.name, width=arguments.width, only=arguments.only)
     elif arguments.step == "tune":
         from writer.tuning import tune
 

@@ -87,14 +87,15 @@ class Run:
                 ours.lerp_(theirs, 1 - weight)
 
 
-def train(folder: Path, minutes: float, shape: Shape | None = None, name: str = "likelihood") -> None:
-    """Train for so many minutes in all, counting those of earlier runs."""
+def train(folder: Path, minutes: float, name: str = "likelihood", *, width: int = 256, only: str = "") -> None:
+    """Train for so many minutes in all, counting those of earlier runs; on all sources, or ``only`` on some."""
     corpus = Corpus(folder)
-    run = Run.open(folder / f"{name}.pt", shape or Shape(corpus.vocabulary))
+    run = Run.open(folder / f"{name}.pt", Shape(corpus.vocabulary, width=width))
     size = sum(p.numel() for p in run.model.parameters())
     print(f"{size / 1e6:.2f} million parameters", flush=True)
     rng = np.random.default_rng(run.steps)
-    sources = [(Source.load(folder / f"{source}.npz"), often) for source, often in SOURCES.items()]
+    chosen = {source: often for source, often in SOURCES.items() if not only or source in only.split(",")}
+    sources = [(Source.load(folder / f"{source}.npz"), often) for source, often in chosen.items()]
     batches = ahead(shuffled(sources, BATCH, Examples(corpus, Noise(), rng), run.shape.vector_tokens))
     dev = dev_sets(folder, corpus, run.shape, 300)
     budget = 60 * minutes
