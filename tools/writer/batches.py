@@ -99,7 +99,8 @@ class Batch:
     sentences: Tensor
     targets: Tensor
     """The word after each place; ``PAD`` where nothing is to be learned."""
-    outside: list[tuple[int, ...]]
+    slots: list[dict[int, int]]
+    """For each picture which word, by its number beyond the vocabulary, each slot stands for."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,8 @@ class Example:
     vector: npt.NDArray[np.float16]
     known: bool
     captions: list[list[int]]
+    slots: dict[int, int]
+    """Which word each slot stands for."""
 
 
 class Examples:
@@ -142,7 +145,7 @@ class Examples:
         targets = [self._target(self._words(text, hidden, beyond), slots) for text in own]
         if self.noise is not None:
             reading = _renumbered(reading, slots, self.corpus.vocabulary)
-        return Example(reading, vector, known, targets)
+        return Example(reading, vector, known, targets, {slot: word for word, slot in slots.items()})
 
     def _harder(self, found: list[int], chance: npt.NDArray[np.float64]) -> list[int]:
         assert self.noise is not None
@@ -221,7 +224,7 @@ def collate(examples: list[Example], vector_tokens: int) -> Batch:
         as_tensor(mask),
         as_tensor(sentences),
         as_tensor(targets),
-        [example.reading.outside for example in examples],
+        [example.slots for example in examples],
     )
 
 

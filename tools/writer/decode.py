@@ -49,13 +49,13 @@ def generate(model: Writer, batch: Batch, memory: Tensor, samples: int, temperat
     return torch.stack(written, -1)
 
 
-def as_text(sentence: list[int], outside: tuple[int, ...], corpus: Corpus) -> str:
+def as_text(sentence: list[int], slots: dict[int, int], corpus: Corpus) -> str:
     """Return a sentence as it is read."""
-    size, beyond = corpus.vocabulary, len(corpus.words)
+    beyond = len(corpus.words)
     found = []
     for word in sentence:
         if word in (END, PAD):
             break
-        number = word if word < size else outside[word - size]
+        number = slots.get(word, word)
         found.append(corpus.words[number - beyond if number >= beyond else number])
     return join_words(found)

@@ -105,7 +105,8 @@ def train(folder: Path, minutes: float, name: str = "likelihood", *, width: int 
     while run.seconds < budget:
         started = time.monotonic()
         rate = PEAK_RATE * min(1.0, (run.steps + 1) / WARM_UP, max(0.02, (1 - run.seconds / budget) / 0.7))
-        loss = likelihood_loss(run.model, next(batches))
+        batch = next(batches)
+        loss = likelihood_loss(run.model, batch, remember(run.model, batch))
         run.step(loss, rate)
         losses.append(loss.item())
         run.seconds += time.monotonic() - started
@@ -114,11 +115,13 @@ def train(folder: Path, minutes: float, name: str = "likelihood", *, width: int 
             losses, written = [], time.monotonic()
 
 
-def likelihood_loss(model: Writer, batch: Batch) -> torch.Tensor:
+def remember(model: Writer, batch: Batch) -> torch.Tensor:
+    """Return the memory of each picture of a batch."""
+    return model.remember(batch.tokens, batch.shares, batch.places, batch.ranks, batch.vector, batch.known, batch.mask)
+
+
+def likelihood_loss(model: Writer, batch: Batch, memory: torch.Tensor) -> torch.Tensor:
     """Return the mean negative log-probability of a word."""
-    memory = model.remember(
-        batch.tokens, batch.shares, batch.places, batch.ranks, batch.vector, batch.known, batch.mask
-    )
     state = model.decode(batch.sentences, memory, batch.mask).flatten(1, 2)
     targets = batch.targets.flatten(1)
     logp = model.likelihood(state, targets, memory, batch.tokens, batch.mask)
@@ -158,13 +161,8 @@ def greedy_cider(model: Writer, corpus: Corpus, batches: DevSet) -> float:
     texts, references = [], []
     for batch, captions in batches:
         with torch.no_grad():
-            memory = model.remember(
-                batch.tokens, batch.shares, batch.places, batch.ranks, batch.vector, batch.known, batch.mask
-            )
-            sentences = generate(model, batch, memory, 1, 0.0)[:, 0].tolist()
-        texts += [
-            as_text(sentence, outside, corpus) for sentence, outside in zip(sentences, batch.outside, strict=True)
-        ]
+            sentences = generate(model, batch, remember(model, batch), 1, 0.0)[:, 0].tolist()
+        texts += [as_text(sentence, slots, corpus) for sentence, slots in zip(sentences, batch.slots, strict=True)]
         references += captions
     return cider_d(texts, references).value
 

@@ -17,11 +17,11 @@ from recap.metrics import CiderD
 from writer.batches import Batch, Corpus, Examples, Noise, Source, collate
 from writer.decode import as_text, generate
 from writer.model import Writer
-from writer.training import SOURCES, Run, dev_sets, likelihood_loss, report
+from writer.training import SOURCES, Run, dev_sets, likelihood_loss, remember, report
 
 BATCH = 40
 SAMPLES = 5
-RATE = 1.5e-4
+RATE = 2e-4
 WARM_UP = 100
 LIKELIHOOD = 0.1
 """The share of ordinary training that keeps sentences natural."""
@@ -61,13 +61,11 @@ def critical_loss(
     model: Writer, batch: Batch, images: list[int], corpus: Corpus, judge: CiderD
 ) -> tuple[torch.Tensor, float]:
     """Return the loss whose gradient favours sentences better than their siblings, and the mean reward."""
-    memory = model.remember(
-        batch.tokens, batch.shares, batch.places, batch.ranks, batch.vector, batch.known, batch.mask
-    )
+    memory = remember(model, batch)
     drawn = generate(model, batch, memory.detach(), SAMPLES, 1.0)
     texts = [
-        f"{as_text(sentence, outside, corpus)} {END_WORD}"
-        for sentences, outside in zip(drawn.tolist(), batch.outside, strict=True)
+        f"{as_text(sentence, slots, corpus)} {END_WORD}"
+        for sentences, slots in zip(drawn.tolist(), batch.slots, strict=True)
         for sentence in sentences
     ]
     values = judge.score(texts, np.repeat(images, SAMPLES)).per_image
@@ -78,7 +76,7 @@ def critical_loss(
     logp = model.likelihood(state, drawn.flatten(1), memory, batch.tokens, batch.mask).view_as(drawn)
     counted = drawn != PAD
     critical = -((rewards - siblings)[..., None] * logp * counted).sum() / counted.sum()
-    return critical + LIKELIHOOD * likelihood_loss(model, batch), float(rewards.mean())
+    return critical + LIKELIHOOD * likelihood_loss(model, batch, memory), float(rewards.mean())
 
 
 def _open(folder: Path, start: str, name: str) -> Run:
