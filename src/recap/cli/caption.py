@@ -3,66 +3,168 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from typing import Any
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from recap.cli.options import inputs_to_paths, load_captioner, pack_options
+from recap.cli.options import inputs_to_paths, load_captioner, output_options, pack_options, settings_options
+
+if TYPE_CHECKING:
+    from recap.batch import Summary
+    from recap.outputs import Record, Sink
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where captions go, as the options say."""
+
+    out: Path | None
+    kind: str | None
+    restart: bool
+    errors: Path | None
+    sidecars: bool
+    existing: Literal["keep", "append", "replace"] | None
+    prefix: str | None
+    suffix: str | None
+    as_json: bool
+    explain: bool
+
+    def check(self) -> None:
+        """Refuse options that do not go together."""
+        if self.out and (self.as_json or self.explain):
+            raise click.UsageError("--json and --explain print; with --out everything is in the file")
+        if not self.out and (self.kind or self.restart or self.errors):
+            raise click.UsageError("--format, --restart and --errors go with --out")
+        if not self.sidecars and (self.existing or self.prefix or self.suffix):
+            raise click.UsageError("--existing, --prefix and --suffix go with --sidecars")
+
+    def sinks(self, paths: Sequence[str]) -> list[Sink]:
+        """Return what takes each caption as it comes."""
+        from recap.outputs.sidecars import Sidecars, check_sidecars
+
+        sinks: list[Sink] = [] if self.out else [Printer(as_json=self.as_json, explain=self.explain)]
+        if self.sidecars:
+            check_sidecars(paths)
+            sinks.append(Sidecars(self.existing or "keep", prefix=self.prefix or "", suffix=self.suffix or ""))
+        return sinks
+
+    def failures(self, stack: ExitStack) -> Callable[[str, str], None]:
+        """Return what is told about files without a caption: a list beside the output, or standard error."""
+        from recap.batch import FailureList
+
+        if self.out is None:
+            return lambda path, reason: click.echo(f"recap: {path}: {reason}", err=True)
+        return stack.enter_context(closing(FailureList(self.errors_file))).add
+
+    @property
+    def errors_file(self) -> Path:
+        """Where files without a caption are listed."""
+        assert self.out is not None
+        return self.errors or self.out.with_name("errors.jsonl")
+
+
+class Printer:
+    """Prints captions as they come."""
+
+    def __init__(self, *, as_json: bool, explain: bool) -> None:
+        self.as_json = as_json
+        self.explain = explain
+
+    def add(self, record: Record) -> None:
+        """Print one."""
+        from recap.cli.explain import print_explanation
+
+        if self.as_json:
+            click.echo(json.dumps(record.as_dict(), ensure_ascii=False))
+        elif self.explain:
+            print_explanation(Path(record.path), record.as_caption())
+        else:
+            click.echo(f"{record.path}\t{record.text}")
+
+    def close(self) -> None:
+        """Nothing is left to do."""
 
 
 @click.command()
 @click.argument("inputs", nargs=-1, required=True, metavar="PICTURE...")
 @pack_options
-@click.option("--lm", "language_model", help="Language model: smollm2, llamacpp:GGUF, hf:NAME, ct2:FOLDER or none.")
-@click.option("-k", type=click.IntRange(1), help="How many retrieved captions are evidence, and read by the model.")
-@click.option("--temperature", type=click.FloatRange(0), help="Of the language model; 0 is greedy.")
-@click.option("--samples", type=click.IntRange(1), help="How many candidates the language model writes.")
-@click.option("--seed", type=int, help="Of the language model's sampling.")
-@click.option("--candidates", type=click.Choice(["lm", "retrieved", "both"]), help="Where candidates come from.")
-@click.option("--selection", type=click.Choice(["consensus", "cosine"]), help="How one is chosen; cosine: the paper's.")
-@click.option("--method", help="The map: procrustes, ols, ridge, ...  (default: the pack's).")
-@click.option("--json", "as_json", is_flag=True, help="One object a line, with score, evidence and candidates.")
+@settings_options
+@output_options
+@click.option("--json", "as_json", is_flag=True, help="Print one object a line, with score, evidence and candidates.")
 @click.option("--explain", is_flag=True, help="Show score, evidence and candidates for a reader.")
 def caption(
-    inputs: tuple[str, ...],
-    pack: str,
-    device: str,
-    language_model: str | None,
-    as_json: bool,
-    explain: bool,
-    **given: Any,
+    inputs: tuple[str, ...], pack: str, device: str, language_model: str | None, workers: int | None, **given: Any
 ) -> None:
     """Caption pictures.
 
     PICTURE is a file, a folder (searched through), a glob pattern, or - for a list of paths on standard input.
-    Prints PATH<tab>CAPTION. A picture that cannot be read is named on standard error, and the others go on.
+    Prints PATH<tab>CAPTION, or writes to --out; the same command again goes on where it was stopped. A picture that
+    cannot be read is named on standard error, or listed in errors.jsonl beside --out, and the others go on.
     """
-    from tqdm import tqdm
-
-    from recap.cli.explain import print_explanation
-    from recap.errors import ImageError
-
-    paths = list(inputs_to_paths(inputs))
+    target = Target(**{field.name: given.pop(field.name) for field in fields(Target)})
+    target.check()
+    if workers:
+        os.environ["OMP_NUM_THREADS"] = str(workers)  # before the libraries that read it are loaded
+    paths = [str(path) for path in inputs_to_paths(inputs)]
     if not paths:
         raise click.UsageError("there is no picture to caption in " + ", ".join(inputs))
     changes = {name: value for name, value in given.items() if value is not None}
-    captioner = load_captioner(pack, device, language_model).configured(**changes)
-    failed = 0
-    # a bar would tear the captions apart when both go to the same screen
-    quiet = None if not sys.stdout.isatty() else True
-    for path, result in tqdm(
-        zip(paths, captioner.caption_each(paths), strict=True), total=len(paths), unit="image", disable=quiet
-    ):
-        if isinstance(result, ImageError):
-            failed += 1
-            click.echo(f"recap: {result}", err=True)
-        elif as_json:
-            click.echo(json.dumps({"path": str(path), **result.as_dict()}, ensure_ascii=False))
-        elif explain:
-            print_explanation(path, result)
-        else:
-            click.echo(f"{path}\t{result.text}")
-    if failed:
-        click.echo(f"recap: {failed} of {len(paths)} pictures could not be read", err=True)
+    summary = _caption(target, paths, pack, device, language_model, workers, changes)
+    _report(target, summary)
+    if summary.failed:
         sys.exit(1)
+
+
+def _caption(
+    target: Target,
+    paths: Sequence[str],
+    pack: str,
+    device: str,
+    language_model: str | None,
+    workers: int | None,
+    changes: dict[str, Any],
+) -> Summary:
+    from recap.batch import caption_files, open_output, provenance
+    from recap.outputs import check_paths, format_of
+
+    sinks = target.sinks(paths)
+    kind = target.kind or (format_of(target.out) if target.out else "")
+    check_paths(kind, paths)
+    captioner = load_captioner(pack, device, language_model).configured(**changes)
+    generated_by = provenance(captioner, pack)
+    journal = None
+    with ExitStack() as stack:
+        if target.out:
+            journal = stack.enter_context(open_output(target.out, kind, generated_by, restart=target.restart))
+        try:
+            return caption_files(
+                captioner,
+                paths,
+                generated_by,
+                journal=journal,
+                sinks=sinks,
+                failed=target.failures(stack),
+                workers=workers,
+                # a bar would tear the captions apart when both go to the same screen
+                progress=None if target.out or not sys.stdout.isatty() else False,
+            )
+        except KeyboardInterrupt:
+            if journal is not None:
+                kept = f"{len(journal):,} captions are kept in {journal.path}"
+                click.echo(f"\nrecap: {kept}; the same command goes on from there", err=True)
+            raise
+
+
+def _report(target: Target, summary: Summary) -> None:
+    """Say in a line what was done, if it is not on the screen already, and how many failed."""
+    if target.out:
+        click.echo(f"{target.out}: {summary}", err=True)
+    if summary.failed:
+        where = f": see {target.errors_file}" if target.out else ""
+        click.echo(f"recap: {summary.failed} of {summary.files} pictures could not be read{where}", err=True)

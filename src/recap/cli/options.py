@@ -38,6 +38,63 @@ def load_captioner(pack: str, device: str, language_model: str | None = None) ->
     return ReCap.from_pretrained(pack, language_model=language_model, device=device, progress=True)
 
 
+def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that decide which caption comes out."""
+    options = (
+        click.option(
+            "--lm", "language_model", help="Language model: writer, smollm2, llamacpp:GGUF, hf:NAME, ct2:FOLDER or none."
+        ),
+        click.option(
+            "-k", type=click.IntRange(1), help="How many retrieved captions are evidence, and read by the model."
+        ),
+        click.option("--temperature", type=click.FloatRange(0), help="Of the language model; 0 is greedy."),
+        click.option("--samples", type=click.IntRange(1), help="How many candidates the language model writes."),
+        click.option("--seed", type=int, help="Of the language model's sampling."),
+        click.option(
+            "--candidates", type=click.Choice(["lm", "retrieved", "both"]), help="Where candidates come from."
+        ),
+        click.option(
+            "--selection", type=click.Choice(["consensus", "cosine"]), help="How one is chosen; cosine: the paper's."
+        ),
+        click.option("--method", help="The map: procrustes, ols, ridge, ...  (default: the pack's)."),
+    )
+    return _with(options, command)
+
+
+def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say where captions go, and what becomes of what is there."""
+    file = click.Path(dir_okay=False, path_type=Path)
+    options = (
+        click.option("--out", type=file, help="Write to this .jsonl, .csv, .parquet or .json (COCO results); resumes."),
+        click.option(
+            "--format",
+            "kind",
+            type=click.Choice(["jsonl", "csv", "parquet", "coco"]),
+            help="Whatever the suffix of --out.",
+        ),
+        click.option("--restart", is_flag=True, help="Begin --out anew, whatever was done before."),
+        click.option(
+            "--errors", type=file, help="Where unreadable files are listed (default: errors.jsonl beside --out)."
+        ),
+        click.option("--sidecars", is_flag=True, help="Write a .txt file beside each picture."),
+        click.option(
+            "--existing",
+            type=click.Choice(["keep", "append", "replace"]),
+            help="What becomes of .txt files that are there (default: keep).",
+        ),
+        click.option("--prefix", help="Comes before each caption in the .txt files."),
+        click.option("--suffix", help="Comes after each caption in the .txt files."),
+        click.option("--workers", type=click.IntRange(1), help="Use so many cores (default: all)."),
+    )
+    return _with(options, command)
+
+
+def _with(options: tuple[Callable[..., Any], ...], command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 def inputs_to_paths(inputs: tuple[str, ...]) -> Iterator[Path]:
     """Yield the pictures that the arguments name; ``-`` reads paths from standard input, one a line."""
     from recap.datasets import find_images

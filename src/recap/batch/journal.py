@@ -1,0 +1,172 @@
+"""What is done already: an append-only file with one line of json for each captioned picture.
+
+A line is handed to the system as soon as its picture is done, so a killed process loses none, and brought to the disk
+every few seconds. A line that was torn by a crash is left out, and its picture done again. When a run is complete,
+lines that no longer hold (of pictures that changed or were renamed) are taken out, atomically. The finished journal
+is itself the output of the format ``jsonl``; the other formats are made from it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from recap.errors import InputError
+from recap.files import atomic_write
+from recap.outputs.record import Record, json_line
+
+SYNC_SECONDS = 2.0
+"""Lines are brought to the disk in groups, at least this often while lines come."""
+
+
+class Journal:
+    """The captions in one file, by path and by content. Made by ``open_journal``.
+
+    In memory is only where each line begins, about half a kilobyte a picture.
+    """
+
+    def __init__(self, path: Path, generated_by: Mapping[str, str]) -> None:
+        self.path = path
+        self.generated_by = dict(generated_by)
+        self._open()
+
+    def _open(self) -> None:
+        self._places: dict[str, tuple[int, int, int]] = {}
+        """Of each path the place of its line, and size and time of its file."""
+        self._contents: dict[bytes, int] = {}
+        """Of each content the place of a line."""
+        self._lines = 0
+        self._end = 0
+        self.path.touch()
+        self._reader = self.path.open("rb")
+        self._learn_all()
+        # unbuffered: a line is with the system when ``append`` returns
+        self._file = self.path.open("r+b", buffering=0)
+        self._file.truncate(self._end)
+        self._file.seek(self._end)
+        self._synced = time.monotonic()
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def place_of(self, path: str, status: os.stat_result) -> int | None:
+        """Return the place of a picture's line, if its file has neither changed nor been touched."""
+        known = self._places.get(path)
+        return known[0] if known and known[1:] == (status.st_size, status.st_mtime_ns) else None
+
+    def place_of_content(self, sha256: str) -> int | None:
+        """Return the place of a line about a picture with this content, under whatever name. Safe in any thread."""
+        return self._contents.get(bytes.fromhex(sha256))
+
+    def read(self, place: int) -> Record:
+        """Return the record whose line begins at ``place``. A place stays valid as long as the journal is open."""
+        self._reader.seek(place)
+        return Record.from_dict(json.loads(self._reader.readline()))
+
+    def append(self, record: Record) -> None:
+        """Add a line; what was known about this path before no longer holds."""
+        line = memoryview(json_line(record.as_dict()))
+        written = 0
+        while written < len(line):
+            written += self._file.write(line[written:]) or 0
+        self._note(record, self._end)
+        self._lines += 1
+        self._end += len(line)
+        if time.monotonic() - self._synced > SYNC_SECONDS:
+            self.sync()
+
+    def forget(self, path: str) -> None:
+        """Leave a path out of what holds."""
+        self._places.pop(path, None)
+
+    def records(self) -> Iterator[Record]:
+        """Yield what holds, in the order it was done."""
+        for place in sorted(place for place, _, _ in self._places.values()):
+            yield self.read(place)
+
+    def sync(self) -> None:
+        """Bring all lines to the disk."""
+        os.fsync(self._file.fileno())
+        self._synced = time.monotonic()
+
+    def finish(self) -> None:
+        """Take out the lines that no longer hold."""
+        self.sync()
+        if self._lines == len(self._places):
+            return
+        with atomic_write(self.path) as file:
+            file.writelines(json_line(record.as_dict()) for record in self.records())
+        self.close()
+        self._open()
+
+    def close(self) -> None:
+        """Bring all lines to the disk and close the file."""
+        self.sync()
+        self._file.close()
+        self._reader.close()
+
+    def _note(self, record: Record, place: int) -> None:
+        self._contents[bytes.fromhex(record.file.sha256)] = place
+        self._places[record.path] = (place, record.file.size, record.file.modified)
+
+    def _learn_all(self) -> None:
+        """Learn what is there; a last line without its end is as good as not written."""
+        for line in self._reader:
+            if not line.endswith(b"\n"):
+                break
+            self._learn(line)
+            self._lines += 1
+            self._end += len(line)
+
+    def _learn(self, line: bytes) -> None:
+        try:
+            record = Record.from_dict(json.loads(line))
+            bytes.fromhex(record.file.sha256)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if self._end > 0:
+                return  # damaged by a crash: its picture is done again, and the line goes when the run is complete
+            raise InputError(
+                f"{self.path} was not written by recap caption: name another file with --out, "
+                "or have it written over with --restart"
+            ) from error
+        if record.generated_by["settings"] != self.generated_by["settings"]:
+            raise InputError(_other_settings(self.path, record.generated_by, self.generated_by))
+        self._note(record, self._end)
+
+
+@contextmanager
+def open_journal(path: Path, generated_by: Mapping[str, str], *, restart: bool = False) -> Iterator[Journal]:
+    """Yield the journal in a file, which no other process may use meanwhile; ``restart`` begins it anew."""
+    if not path.parent.is_dir():
+        raise InputError(f"{path.parent}: there is no such folder; make it first")
+    lock = FileLock(path.with_name(f".{path.name}.lock"))
+    try:
+        lock.acquire(blocking=False)
+    except Timeout as error:
+        raise InputError(f"{path}: another recap is writing to it; wait for that one, or name another file") from error
+    try:
+        if restart:
+            path.unlink(missing_ok=True)
+        journal = Journal(path, generated_by)
+        try:
+            yield journal
+        finally:
+            journal.close()
+    finally:
+        lock.release()
+
+
+def _other_settings(path: Path, then: Mapping[str, str], now: Mapping[str, str]) -> str:
+    changed = [
+        f"{name.replace('_', ' ')} {then.get(name)}, now {now[name]}"
+        for name in now
+        if name not in ("recap", "settings") and then.get(name) != now[name]
+    ]
+    which = "; ".join(changed) or "another -k, --method, --seed and the like, or the pack was changed meanwhile"
+    return f"{path} was begun with other settings ({which}): name another file with --out, or begin anew with --restart"

@@ -1,0 +1,56 @@
+"""What wrote a caption, in a form that goes with it and that tells one setting from another."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+from recap import __version__
+
+if TYPE_CHECKING:
+    from recap.captioner import ReCap
+    from recap.datastore import CaptionStore
+
+
+def provenance(captioner: ReCap, pack: str, **others: Any) -> dict[str, str]:
+    """Return what wrote the captions, with a hash of everything that decides which ones come out.
+
+    Args:
+        captioner: the captioner with its settings.
+        pack: the name it was loaded by.
+        others: settings outside the captioner that belong into the hash, ready for json.
+    """
+    model = captioner.language_model
+    named = {
+        "recap": __version__,
+        "pack": pack,
+        "encoder": captioner.encoder.name,
+        "language_model": model.name if model else "none",
+    }
+    return {**named, "settings": _settings_hash(captioner, others)}
+
+
+def _settings_hash(captioner: ReCap, others: dict[str, Any]) -> str:
+    alignment = captioner.alignment
+    arrays = (alignment.W_, alignment.image_mean_, alignment.text_mean_)
+    decisive = {
+        "encoders": [captioner.encoder.image.fingerprint, captioner.encoder.text.fingerprint],
+        "map": [hashlib.sha256(array.tobytes()).hexdigest() for array in arrays],
+        "datastore": _datastore_hash(captioner.datastore),
+        "language_model": captioner.language_model.name if captioner.language_model else "none",
+        "calibration": captioner.calibration and captioner.calibration.as_dict(),
+        "settings": captioner.settings.as_dict(),
+        "others": others,
+    }
+    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _datastore_hash(datastore: CaptionStore) -> str:
+    """Return a hash of the captions; of a store that cannot be walked through only of their numbers."""
+    content = hashlib.sha256(json.dumps(datastore.sources(), sort_keys=True).encode())
+    for store in getattr(datastore, "stores", (datastore,)):
+        if hasattr(store, "__iter__"):
+            for row in store:
+                content.update(f"{row.id} {row.text}\n".encode(errors="surrogatepass"))
+    return content.hexdigest()

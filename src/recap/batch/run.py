@@ -1,0 +1,167 @@
+"""Caption many files, go on where a run was killed, and do nothing twice."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from tqdm import tqdm
+
+from recap.batch.journal import Journal
+from recap.batch.pipeline import CaptionFile, Item, Pipeline, file_facts
+from recap.errors import ImageError
+from recap.outputs.base import Sink
+from recap.outputs.record import Record
+
+if TYPE_CHECKING:
+    from recap.captioner import ReCap
+
+
+@dataclass(slots=True)
+class Summary:
+    """What a run did."""
+
+    files: int = 0
+    captioned: int = 0
+    known: int = 0
+    """Files whose caption was there already, also under another name."""
+    failed: int = 0
+    seconds: float = 0.0
+    busy: dict[str, float] = field(default_factory=dict)
+    """Seconds each stage has worked, not counting what it waited for the others."""
+
+    @property
+    def limit(self) -> str:
+        """The stage that the others wait for."""
+        return max(self.busy, key=lambda stage: self.busy[stage])
+
+    def __str__(self) -> str:
+        done = f"{self.captioned:,} captioned"
+        if self.captioned:
+            done += f" ({self.captioned / self.seconds:.1f} a second, limited by {self.limit})"
+        return f"{done}, {self.known:,} were there already"
+
+
+def caption_files(
+    captioner: ReCap,
+    paths: Sequence[str],
+    generated_by: Mapping[str, str],
+    *,
+    journal: Journal | None = None,
+    sinks: Sequence[Sink] = (),
+    failed: Callable[[str, str], None] = lambda path, reason: None,
+    workers: int | None = None,
+    others: Mapping[str, CaptionFile] | None = None,
+    progress: bool | None = False,
+) -> Summary:
+    """Caption files, hand each record to the sinks, and close them.
+
+    Args:
+        captioner: what captions them.
+        paths: the files.
+        generated_by: the marks of the captions, as ``provenance`` returns them.
+        journal: where captions are kept as they come, and looked up before; without one nothing is remembered.
+        sinks: what takes the records: those that are known first, the others as they come.
+        failed: is told the path of each file that has no caption, and the reason.
+        workers: how many threads read files.
+        others: what captions files that are no pictures, by their suffix.
+        progress: whether to show a bar; None for one if standard error is a terminal.
+    """
+    run = _BatchRun(journal, sinks, failed, generated_by)
+    started = time.perf_counter()
+    pending = [path for path in paths if not run.recall(path)]
+    known = journal.place_of_content if journal else lambda sha256: None
+    pipeline = Pipeline(captioner, workers=workers, known=known, others=others)
+    disable = None if progress is None else not progress
+    bar = tqdm(total=len(paths), initial=len(paths) - len(pending), unit="image", disable=disable)
+    # closed at once when something goes wrong here, so that the stages end too
+    with bar, closing(pipeline.run(pending)) as items:
+        for item in items:
+            run.take(item)
+            bar.update()
+    for sink in sinks:
+        sink.close()
+    run.summary.busy = pipeline.busy
+    run.summary.seconds = time.perf_counter() - started
+    return run.summary
+
+
+class _BatchRun:
+    """What is done with each file, in the caller's thread."""
+
+    def __init__(
+        self,
+        journal: Journal | None,
+        sinks: Sequence[Sink],
+        failed: Callable[[str, str], None],
+        generated_by: Mapping[str, str],
+    ) -> None:
+        self.journal, self.sinks, self.failed, self.generated_by = journal, sinks, failed, generated_by
+        self.summary = Summary()
+
+    def recall(self, path: str) -> bool:
+        """Hand on a caption that is there already; return whether it is, and the file was not touched since."""
+        self.summary.files += 1
+        if self.journal is None:
+            return False
+        try:
+            place = self.journal.place_of(path, os.stat(path))  # noqa: PTH116 - Path objects cost memory
+        except (OSError, ValueError):
+            return False
+        if place is None:
+            return False
+        self.summary.known += 1
+        if self.sinks:
+            self._hand_on(self.journal.read(place))
+        return True
+
+    def take(self, item: Item) -> None:
+        """Keep a result, and hand it on."""
+        if isinstance(item.result, ImageError):
+            self.summary.failed += 1
+            if self.journal is not None and os.path.lexists(item.path):
+                self.journal.forget(item.path)  # an older caption is of another content
+            self.failed(item.path, str(item.result).removeprefix(f"{item.path}: "))
+            return
+        assert item.file is not None
+        if item.result is not None:
+            self.summary.captioned += 1
+            record = Record(item.path, item.result.as_dict(), self.generated_by, item.file)
+        else:
+            self.summary.known += 1
+            record = self._same_content(item)
+        if self.journal is not None:
+            self.journal.append(record)
+        self._hand_on(record)
+
+    def _same_content(self, item: Item) -> Record:
+        """Return the record of a file whose content is known; a name it no longer has is forgotten."""
+        assert self.journal is not None
+        assert item.known is not None
+        assert item.file is not None
+        known = self.journal.read(item.known)
+        if not os.path.lexists(known.path):
+            self.journal.forget(known.path)
+        return replace(known, path=item.path, file=item.file)
+
+    def _hand_on(self, record: Record) -> None:
+        for sink in self.sinks:
+            sink.add(record)
+        if self.sinks and self.journal is not None:
+            self._note_change(record)
+
+    def _note_change(self, record: Record) -> None:
+        """Note the file's new content if a sink wrote into the picture itself, so that it is not done again."""
+        try:
+            status = os.stat(record.path)  # noqa: PTH116
+        except OSError:
+            return
+        if (status.st_size, status.st_mtime_ns) == (record.file.size, record.file.modified):
+            return
+        facts = file_facts(record.path)
+        if facts is not None and self.journal is not None:
+            self.journal.append(replace(record, file=facts))

@@ -1,0 +1,28 @@
+"""A csv file: one row a picture, without the evidence and the candidates, which are lists."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable
+from itertools import chain
+from pathlib import Path
+
+from recap.files import atomic_write
+from recap.outputs.record import Record
+
+
+def write_csv(path: Path, records: Iterable[Record]) -> None:
+    """Write a header and one row for each record; a file without records has the least of headers."""
+    rows = (record.flat() for record in records)
+    first = next(rows, None)
+    sample = {"path": "", "caption": ""} if first is None else first
+    columns = [name for name, value in sample.items() if not isinstance(value, list | tuple | dict)]
+    with atomic_write(path) as file:
+        # names of files need not be UTF-8, and are written as they are
+        text = io.TextIOWrapper(file, encoding="utf-8", errors="surrogateescape", newline="")
+        table = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
+        table.writeheader()
+        table.writerows(chain([] if first is None else [first], rows))
+        text.flush()
+        text.detach()

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recap.batch import open_journal
+from recap.errors import InputError
+from recap.outputs import FileFacts, Record
+
+MADE_BY = {"recap": "1", "pack": "p", "encoder": "e", "language_model": "none", "settings": "abc"}
+
+
+def record(path: str, content: int = 0, **facts: int) -> Record:
+    caption = {"caption": f"a picture of {path}", "score": 0.5, "evidence": [], "candidates": []}
+    return Record(path, caption, MADE_BY, FileFacts(f"{content:064x}", facts.get("size", 1), facts.get("modified", 2)))
+
+
+def status_of(record: Record):
+    class Status:
+        st_size, st_mtime_ns = record.file.size, record.file.modified
+
+    return Status()
+
+
+def test_what_was_appended_is_there_again(tmp_path: Path):
+    path = tmp_path / "j.jsonl"
+    records = [record(f"{n}.jpg", n) for n in range(5)] + [record("ü\udcff.jpg", 9)]
+    with open_journal(path, MADE_BY) as journal:
+        for item in records:
+            journal.append(item)
+        journal.finish()
+    with open_journal(path, MADE_BY) as journal:
+        assert list(journal.records()) == records
+        for item in records:
+            place = journal.place_of(item.path, status_of(item))
+            assert place == journal.place_of_content(item.file.sha256)
+            assert journal.read(place) == item
+            assert journal.place_of(item.path, status_of(record("x", size=7))) is None
+        assert journal.place_of("other.jpg", status_of(records[0])) is None
+        assert journal.place_of_content("f" * 64) is None
+
+
+@given(kept=st.integers(0, 5), torn=st.floats(0, 1, exclude_max=True))
+def test_a_torn_last_line_costs_that_line_only(tmp_path_factory, kept: int, torn: float):
+    path = tmp_path_factory.mktemp("torn") / "j.jsonl"
+    records = [record(f"{n}.jpg", n) for n in range(6)]
+    with open_journal(path, MADE_BY) as journal:
+        for item in records:
+            journal.append(item)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:kept]) + lines[kept][: int(torn * len(lines[kept]))])
+    with open_journal(path, MADE_BY) as journal:
+        assert list(journal.records()) == records[:kept]
+        journal.append(records[5])
+    assert path.read_bytes() == b"".join([*lines[:kept], lines[5]])
+
+
+def test_a_damaged_line_in_the_middle_is_left_out(tmp_path: Path):
+    path = tmp_path / "j.jsonl"
+    with open_journal(path, MADE_BY) as journal:
+        for number in range(3):
+            journal.append(record(f"{number}.jpg", number))
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + bytes(20) + b"\n" + lines[2])
+    with open_journal(path, MADE_BY) as journal:
+        assert [item.path for item in journal.records()] == ["0.jpg", "2.jpg"]
+        journal.finish()
+    assert path.read_bytes() == lines[0] + lines[2]
+
+
+def test_finishing_takes_out_what_no_longer_holds(tmp_path: Path):
+    path = tmp_path / "j.jsonl"
+    changed = record("a.jpg", 2)
+    with open_journal(path, MADE_BY) as journal:
+        for item in (record("a.jpg", 1), record("b.jpg", 3), record("gone.jpg", 4), changed):
+            journal.append(item)
+        assert journal.read(journal.place_of_content(f"{1:064x}")).path == "a.jpg"
+        journal.forget("gone.jpg")
+        journal.finish()
+        journal.append(record("c.jpg", 5))
+        assert [item.path for item in journal.records()] == ["b.jpg", "a.jpg", "c.jpg"]
+    written = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [item["path"] for item in written] == ["b.jpg", "a.jpg", "c.jpg"]
+    assert written[1] == changed.as_dict()
+
+
+def test_other_settings_are_noticed_and_named(tmp_path: Path):
+    path = tmp_path / "j.jsonl"
+    with open_journal(path, MADE_BY) as journal:
+        journal.append(record("a.jpg"))
+    with (
+        pytest.raises(InputError, match=r"pack p, now q\).*--restart"),
+        open_journal(path, {**MADE_BY, "pack": "q", "settings": "def"}),
+    ):
+        pass
+    with pytest.raises(InputError, match="another -k"), open_journal(path, {**MADE_BY, "settings": "def"}):
+        pass
+    with open_journal(path, {**MADE_BY, "recap": "2"}) as journal:  # a newer version goes on
+        assert len(journal) == 1
+    with open_journal(path, {**MADE_BY, "settings": "def"}, restart=True) as journal:
+        assert len(journal) == 0
+
+
+@pytest.mark.parametrize("content", ["my thesis\n", '{"path": "a.jpg", "caption": "mine"}\n', "[1]\n", "3\n"])
+def test_somebody_elses_file_is_left_alone(tmp_path: Path, content: str):
+    path = tmp_path / "j.jsonl"
+    path.write_text(content)
+    with pytest.raises(InputError, match="not written by recap caption"), open_journal(path, MADE_BY):
+        pass
+    assert path.read_text() == content
+
+
+def test_two_processes_cannot_have_it(tmp_path: Path):
+    path = tmp_path / "j.jsonl"
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from recap.batch import open_journal; from recap.errors import InputError\n"
+        "try:\n"
+        "    with open_journal(Path(sys.argv[1]), {'settings': 'abc'}): pass\n"
+        "except InputError as error: print(error)\n"
+    )
+    with open_journal(path, MADE_BY) as journal:
+        journal.append(record("a.jpg"))
+        command = [sys.executable, "-c", program, str(path)]
+        assert "another recap is writing to it" in subprocess.run(command, capture_output=True, text=True).stdout
+    assert subprocess.run(command, capture_output=True, text=True).stdout == ""
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path):
+    with pytest.raises(InputError, match="no such folder"), open_journal(tmp_path / "no" / "j.jsonl", MADE_BY):
+        pass

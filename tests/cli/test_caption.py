@@ -1,0 +1,231 @@
+"""``recap caption`` on folders: formats, resuming, kills, and files that are no pictures."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import time
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+from recap.captioner import ReCap
+from recap.cli.main import cli
+from recap.errors import RecapError
+from recap.types import Pair
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "recap.cli.main", "caption", *map(str, arguments)]
+
+
+def recap(*arguments: object, code: int = 0) -> str:
+    """Run the command in a process of its own, and return what it says on standard error."""
+    done = subprocess.run(command(*arguments), capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    return done.stderr
+
+
+def here(*arguments: object, code: int = 0) -> str:
+    """Run the command in this process, which is faster, and return all it says."""
+    done = CliRunner().invoke(cli, ["caption", *map(str, arguments)])
+    if isinstance(done.exception, RecapError):
+        assert code == 2
+        return str(done.exception)
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+@pytest.fixture(autouse=True)
+def _limit_of_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put back what the command changes for its whole process."""
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", Image.MAX_IMAGE_PIXELS)
+
+
+@pytest.fixture(scope="module")
+def pack(pairs: list[Pair], encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("batch") / "pack"
+    ReCap.fit(pairs, encoder=f"onnx:{encoder_folder}", method="ols").save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """300 noisy pictures, large enough for a run to last a while."""
+    folder = tmp_path_factory.mktemp("pictures")
+    draws = np.random.default_rng(0)
+    for number in range(300):
+        Image.fromarray(draws.integers(0, 256, (200, 200, 3), np.uint8)).save(folder / f"{number:04d}.bmp")
+    return folder
+
+
+def test_out_is_resumed_and_other_settings_are_refused(pack: Path, new_pictures: dict[str, Path], tmp_path: Path):
+    out, folder = tmp_path / "captions.jsonl", new_pictures["red"].parent
+    assert "6 captioned" in recap("--pack", pack, folder, "--out", out)
+    records = {record["path"]: record for record in map(json.loads, out.read_text().splitlines())}
+    assert all(colour in records[str(path)]["caption"] for colour, path in new_pictures.items())
+    record = records[str(new_pictures["red"])]
+    assert record["generated_by"]["pack"] == str(pack)
+    assert len(record["evidence"]) == 13
+    before = out.read_bytes()
+    assert "0 captioned, 6 were there already" in here("--pack", pack, folder, "--out", out)
+    assert out.read_bytes() == before
+    assert "other settings" in here("--pack", pack, folder, "--out", out, "-k", 3, code=2)
+    assert out.read_bytes() == before
+    assert "6 captioned" in here("--pack", pack, folder, "--out", out, "-k", 3, "--restart")
+    assert len(json.loads(out.read_text().splitlines()[0])["evidence"]) == 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".captions.jsonl.lock", "captions.jsonl"]
+
+
+def test_formats_sidecars_and_errors(pack: Path, new_pictures: dict[str, Path], tmp_path: Path):
+    folder = tmp_path / "pictures"
+    shutil.copytree(new_pictures["red"].parent, folder)
+    (folder / "broken.jpg").write_bytes(b"\xff\xd8 no jpeg")
+    (folder / "red.txt").write_text("by hand\n")
+    out = tmp_path / "captions.parquet"
+    options = ("--sidecars", "--existing", "append", "--prefix", "art: ")
+    for again in ("6 captioned", "6 were there already"):
+        done = here("--pack", pack, folder, "--out", out, *options, code=1)
+        assert again in done
+        assert f"1 of 7 pictures could not be read: see {tmp_path / 'errors.jsonl'}" in done
+        table = pyarrow.parquet.read_table(out).to_pylist()
+        assert sorted(row["path"] for row in table) == sorted(str(path) for path in folder.glob("*.png"))
+        assert (folder / "red.txt").read_text().splitlines() == [
+            "by hand",
+            next(f"art: {row['caption']}" for row in table if row["path"].endswith("red.png")),
+        ]
+        assert len(list(folder.glob("*.txt"))) == 6
+        (problem,) = map(json.loads, (tmp_path / "errors.jsonl").read_text().splitlines())
+        assert problem["path"] == str(folder / "broken.jpg")
+        assert "broken.jpg" not in problem["reason"]
+    (folder / "broken.jpg").unlink()
+    here("--pack", pack, folder, "--out", out, *options)
+    assert not (tmp_path / "errors.jsonl").exists()
+
+
+def test_sidecars_alone(pack: Path, new_pictures: dict[str, Path], tmp_path: Path):
+    picture = Path(shutil.copy(new_pictures["red"], tmp_path))
+    done = here("--pack", pack, picture, "--sidecars")
+    assert done == f"{picture}\t{(tmp_path / 'red.txt').read_text()}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--out", "x.jsonl", "--json"], "everything is in the file"),
+        (["--restart"], "go with --out"),
+        (["--prefix", "x"], "go with --sidecars"),
+        (["--out", "x.docx"], "stands for no format"),
+        (["--out", "OURS.csv"], "is there, but no OURS.csv.journal"),
+        (["--out", "nowhere/x.csv"], "no such folder"),
+        (["--out", "OURS.csv", "--format", "jsonl"], "not written by recap"),
+        (["--out", "a.json", "b/red.jpg"], "same image id 'red'"),
+        (["--out", "a.csv", "--sidecars", "red.jpg"], "would share red.txt"),
+    ],
+)
+def test_what_does_not_go_together(pack: Path, tmp_path: Path, arguments: list[str], message: str, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("OURS.csv").write_text("by,hand\n")
+    assert message in here("--pack", pack, "red.png", *arguments, code=2)
+    assert Path("OURS.csv").read_text() == "by,hand\n"
+
+
+def wait_for_lines(out: Path, process: subprocess.Popen[bytes], more_than: int) -> None:
+    while process.poll() is None and not (out.exists() and out.read_bytes().count(b"\n") > more_than):
+        time.sleep(0.002)
+
+
+def test_kills_lose_and_double_nothing(pack: Path, pictures: Path, tmp_path: Path):
+    calm, out = tmp_path / "calm.jsonl", tmp_path / "out.jsonl"
+    recap("--pack", pack, pictures, "--out", calm)
+    moments = random.Random(1)
+    killed = 0
+    for stop in (signal.SIGKILL, signal.SIGKILL, signal.SIGINT):
+        before = out.read_bytes().count(b"\n") if out.exists() else 0
+        process = subprocess.Popen(command("--pack", pack, pictures, "--out", out), stderr=subprocess.PIPE)
+        wait_for_lines(out, process, before + moments.randint(0, 40))
+        process.send_signal(stop)
+        _, message = process.communicate()
+        killed += process.returncode != 0
+        assert out.read_bytes().count(b"\n") > before
+        if stop == signal.SIGINT and process.returncode:
+            assert process.returncode == 130
+            assert b"the same command goes on" in message
+            assert b"Traceback" not in message
+    assert killed
+    recap("--pack", pack, pictures, "--out", out)
+    assert sorted(out.read_bytes().splitlines()) == sorted(calm.read_bytes().splitlines())
+    assert len(out.read_bytes().splitlines()) == 300
+
+
+def test_two_at_once(pack: Path, pictures: Path, tmp_path: Path):
+    out = tmp_path / "out.csv"
+    first = subprocess.Popen(command("--pack", pack, pictures, "--out", out), stderr=subprocess.DEVNULL)
+    try:
+        wait_for_lines(tmp_path / "out.csv.journal", first, 0)
+        if first.poll() is None:
+            os.kill(first.pid, signal.SIGSTOP)
+            assert "another recap is writing" in recap("--pack", pack, pictures, "--out", out, code=2)
+            os.kill(first.pid, signal.SIGCONT)
+        assert first.wait() == 0
+        assert len(out.read_text().splitlines()) == 301
+    finally:
+        first.kill()
+        first.wait()
+
+
+def png(width: int, height: int, rows: bytes) -> bytes:
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows, 9)) + chunk(b"IEND", b"")
+
+
+def mutated(folder: Path, count: int) -> None:
+    """Write files that were pictures once, and some that never were."""
+    draws = random.Random(0)
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 40, 3), np.uint8))
+    kinds = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP")
+    contents = {kind: io.BytesIO() for kind in kinds}
+    for kind, buffer in contents.items():
+        noise.save(buffer, kind)
+    for number in range(count):
+        content = bytearray(contents[draws.choice(kinds)].getvalue())
+        if number % 3 == 0:
+            del content[draws.randrange(len(content)) :]
+        elif number % 3 == 1:
+            for _ in range(draws.randint(1, 30)):
+                content[draws.randrange(len(content))] = draws.randrange(256)
+        (folder / f"{number}.{draws.choice(['png', 'jpg', 'gif', 'tif', 'webp'])}").write_bytes(content)
+    (folder / "huge.png").write_bytes(png(30_000, 30_000, bytes(90_001 * 20)))
+    (folder / "bomb.png").write_bytes(png(9_000, 9_000, bytes(27_001 * 9_000)))
+    (folder / "empty.jpg").touch()
+    (folder / "text.jpg").write_text("no picture")
+
+
+def test_mutated_files_end_in_captions_or_listed_errors(pack: Path, tmp_path: Path):
+    folder, out = tmp_path / "fuzzed", tmp_path / "captions.jsonl"
+    folder.mkdir()
+    mutated(folder, 60)
+    recap("--pack", pack, folder, "--out", out, "--workers", 1, code=1)
+    captions = [json.loads(line)["path"] for line in out.read_text().splitlines()]
+    errors = {e["path"]: e["reason"] for e in map(json.loads, (tmp_path / "errors.jsonl").read_text().splitlines())}
+    assert sorted([*captions, *errors]) == sorted(map(str, folder.iterdir()))
+    assert "over the limit" in errors[str(folder / "huge.png")]
+    assert len(captions) >= 20  # a third is whole, only under a wrong name
+    assert len(errors) >= 15
