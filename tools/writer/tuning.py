@@ -23,8 +23,9 @@ BATCH = 40
 SAMPLES = 5
 RATE = 2e-4
 WARM_UP = 100
-LIKELIHOOD = 0.1
-"""The share of ordinary training that keeps sentences natural."""
+LIKELIHOOD, EVERY = 0.4, 4
+"""The weight of ordinary training, which keeps sentences natural, and how often it takes part."""
+LONGEST_DRAWN = 17
 REPORT_SECONDS = 300
 END_WORD = "endofsentence"
 GENTLE = Noise(fewer=0.15, wrong=0.05, no_vector=0.05, no_captions=0.04, hidden=0.15, other_map=0.1)
@@ -48,7 +49,10 @@ def tune(folder: Path, minutes: float, start: str = "likelihood", name: str = "t
         started = time.monotonic()
         rate = RATE * min(1.0, (run.steps + 1) / WARM_UP, max(0.05, (1 - run.seconds / budget) / 0.6))
         batch, images = next(batches)
-        loss, reward = critical_loss(run.model, batch, images, corpus, judge)
+        memory = remember(run.model, batch)
+        loss, reward = critical_loss(run.model, batch, memory, images, corpus, judge)
+        if run.steps % EVERY == 0:
+            loss = loss + LIKELIHOOD * likelihood_loss(run.model, batch, memory)
         run.step(loss, rate)
         rewards.append(reward)
         run.seconds += time.monotonic() - started
@@ -58,11 +62,10 @@ def tune(folder: Path, minutes: float, start: str = "likelihood", name: str = "t
 
 
 def critical_loss(
-    model: Writer, batch: Batch, images: list[int], corpus: Corpus, judge: CiderD
+    model: Writer, batch: Batch, memory: torch.Tensor, images: list[int], corpus: Corpus, judge: CiderD
 ) -> tuple[torch.Tensor, float]:
     """Return the loss whose gradient favours sentences better than their siblings, and the mean reward."""
-    memory = remember(model, batch)
-    drawn = generate(model, batch, memory.detach(), SAMPLES, 1.0)
+    drawn = generate(model, batch, memory.detach(), SAMPLES, 1.0, LONGEST_DRAWN)
     texts = [
         f"{as_text(sentence, slots, corpus)} {END_WORD}"
         for sentences, slots in zip(drawn.tolist(), batch.slots, strict=True)
@@ -76,7 +79,7 @@ def critical_loss(
     logp = model.likelihood(state, drawn.flatten(1), memory, batch.tokens, batch.mask).view_as(drawn)
     counted = drawn != PAD
     critical = -((rewards - siblings)[..., None] * logp * counted).sum() / counted.sum()
-    return critical + LIKELIHOOD * likelihood_loss(model, batch, memory), float(rewards.mean())
+    return critical, float(rewards.mean())
 
 
 def _open(folder: Path, start: str, name: str) -> Run:
