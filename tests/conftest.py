@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from recap.types import Pair
+from recap.words import surface_words
 
 COLOURS = {
     "red": (220, 20, 20),
@@ -45,7 +47,18 @@ def shared_encoder_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_encoder(tmp_path_factory.mktemp("shared"), image_dimension=12)
 
 
-def make_encoder(folder: Path, image_dimension: int) -> Path:
+@pytest.fixture(scope="session")
+def make_world() -> Callable[[Path, list[str]], Path]:
+    """Make a folder for ``onnx:FOLDER`` whose text encoder knows the words of some captions, in any language."""
+
+    def make(folder: Path, captions: list[str]) -> Path:
+        words = dict.fromkeys(word for caption in captions for word in surface_words(caption.lower()))
+        return make_encoder(folder, image_dimension=4, words=("[UNK]", "[END]", *words), text_dimension=64)
+
+    return make
+
+
+def make_encoder(folder: Path, image_dimension: int, words: Sequence[str] = WORDS, text_dimension: int = 12) -> Path:
     """Save a pair: the mean colour of a picture, and the mean of the vectors of the words."""
     pixels = helper.make_tensor_value_info("pixels", TensorProto.FLOAT, ["n", 3, _SIZE, _SIZE])
     means = helper.make_node("ReduceMean", ["pixels"], ["colour"], axes=[2, 3], keepdims=0)
@@ -54,10 +67,13 @@ def make_encoder(folder: Path, image_dimension: int) -> Path:
     names = [
         helper.make_tensor_value_info(name, TensorProto.INT64, ["n", "t"]) for name in ("input_ids", "attention_mask")
     ]
-    vectors = np.random.default_rng(0).standard_normal((len(WORDS), 12)).astype(np.float32)
+    vectors = np.random.default_rng(0).standard_normal((len(words), text_dimension)).astype(np.float32)
     _save(folder / "text.onnx", [helper.make_node("Gather", ["weights", "input_ids"], ["output"])], names, vectors)
-    tokenizer = Tokenizer(models.WordLevel({word: place for place, word in enumerate(WORDS)}, unk_token="[UNK]"))
-    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.Whitespace()
+    tokenizer = Tokenizer(models.WordLevel({word: place for place, word in enumerate(words)}, unk_token="[UNK]"))
+    # scripts without spaces are cut into letters, as recap.words does
+    letters = pre_tokenizers.Split(Regex("[\u3040-\u30ff\u3400-\u9fff]"), "isolated")
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([letters, pre_tokenizers.Whitespace()])
     tokenizer.post_processor = processors.TemplateProcessing(single="$A [END]", special_tokens=[("[END]", 1)])
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {"image": {"size": _SIZE}, "text": {"max_length": 16, "pooling": "mean"}}

@@ -109,6 +109,20 @@ def test_own_captions_can_be_left_out(captioner: ReCap, pairs: list[Pair]):
     assert pairs[0].id not in {item.image_id for item in caption.evidence}
 
 
+def test_captions_that_are_left_out_make_room_for_the_next(captioner: ReCap, new_pictures: dict[str, Path]):
+    # every text is there three times, so more than the pool has to be looked through
+    narrow = captioner.configured(k=4, pool=4)
+    vectors = captioner.encoder.encode_images([new_pictures["red"], new_pictures["blue"]])
+    before = captioner.configured(k=54).caption_vectors(vectors)[0].evidence
+    gone = {item.text for item in before[:4]}
+    red, blue = narrow.caption_vectors(vectors, exclude_texts=[gone, ()])
+    assert red.evidence == tuple(item for item in before if item.text not in gone)[:4]
+    assert red.text not in gone
+    assert blue == narrow.caption_vectors(vectors[1:])[0]
+    with pytest.raises(InputError, match="nothing is left"):
+        narrow.caption_vectors(vectors[:1], exclude_texts=[{item.text for item in before}])
+
+
 def test_a_bad_picture_does_not_stop_the_others(captioner: ReCap, new_pictures: dict[str, Path], tmp_path: Path):
     broken = tmp_path / "broken.jpg"
     broken.write_bytes(b"no picture")

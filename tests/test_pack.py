@@ -26,6 +26,7 @@ def test_a_pack_is_made_of_plain_files(folder: Path):
         "alignment.safetensors",
         "config.json",
         "datastore",
+        "pictures.parquet",
         "statistics.safetensors",
     }
     card = (folder / "README.md").read_text()

@@ -21,13 +21,14 @@ from recap.encoders.cache import VectorCache
 from recap.errors import AssetError
 from recap.files import exclusive
 from recap.fitting import EXAMPLE_CAPTIONS, EXAMPLES
-from recap.language import WorkedExample
+from recap.language import WorkedExample, load_language_model
 from recap.settings import Settings
 
 CAPTIONS = 50_000
 """So many captions are in the datastore unless more are asked for."""
 
 ENCODER = "builtin"
+LANGUAGE_MODEL = "writer"
 SOURCE = "coco-train2014"
 _ASSET = "coco-captions-train"
 _SEED = 2024
@@ -75,9 +76,10 @@ def packaged_file(file: str) -> Path:
 
 
 def _version() -> str:
-    """Return a short name for this map and this recap, so that a pack made with older ones is not taken for it."""
+    """Return a short name for all that makes the pack, so that one made by an older recap is not taken for it."""
     contents = (packaged_file(file).read_bytes() for file in (pack.STATISTICS, pack.ALIGNMENT))
-    return hashlib.sha256(b"".join([__version__.encode(), *contents])).hexdigest()[:12]
+    words = f"{__version__} {LANGUAGE_MODEL} {Settings()}"
+    return hashlib.sha256(b"".join([words.encode(), *contents])).hexdigest()[:12]
 
 
 def _is_there(home: Path, captions: int) -> bool:
@@ -97,7 +99,9 @@ def _make(home: Path, captions: int, progress: bool) -> None:
     settings = Settings(
         method=alignment.method, examples=_examples(datastore.centred_by(alignment.text_mean_), alignment)
     )
-    captioner = ReCap(encoder, statistics, datastore, settings=settings, alignment=alignment)
+    model = load_language_model(LANGUAGE_MODEL)
+    parts = (encoder, statistics, datastore)
+    captioner = ReCap(*parts, language_model=model, settings=settings, alignment=alignment)
     pack.save(captioner, home, captions=captions)
     for leftover in home.parent.glob(f"{unfinished.name}*"):
         leftover.unlink(missing_ok=True)

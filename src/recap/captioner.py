@@ -6,31 +6,51 @@ them, and the candidate that fits best is kept. Fitting computes one linear map 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from copy import copy
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from recap import pack
+from recap import pack, updating
 from recap.alignment import LinearAlignment, PairStatistics
+from recap.confidence import Calibration
 from recap.datastore import CaptionStore
 from recap.encoders import Encoder, load_encoder
 from recap.errors import EncoderMismatchError, ImageError, InputError
-from recap.fitting import PairLike, encode_pairs, worked_examples
-from recap.language import Decoding, LanguageModel, PromptTemplate, PromptTooLongError, load_language_model
+from recap.fitting import Pairs, encode_pairs, worked_examples
+from recap.intake import FitReport
+from recap.language import LanguageModel, PromptTemplate, PromptTooLongError, load_language_model
+from recap.packs.about import About
+from recap.packs.pictures import Pictures
 from recap.selection import RULES, is_degenerate
 from recap.settings import Settings
-from recap.types import Candidate, Caption, Draft, Evidence, ImageLike, Vectors
+from recap.types import Candidate, Caption, Draft, Evidence, ImageLike, Prompt, Vectors
+
+if TYPE_CHECKING:
+    from recap.tuning import Trial
 
 KEPT_CANDIDATES = 10
 """So many of the best candidates are reported with a caption."""
 
 BATCH = 32
 """So many images are retrieved for, written about and judged at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposals:
+    """What might be said about an image, before one is chosen."""
+
+    drafts: dict[str, Draft | None]
+    """Every candidate once, with the draft it came from, or None for a retrieved one."""
+    cosines: Vectors
+    """The aligned cosine of each candidate with the image."""
+    evidence: tuple[Evidence, ...]
+    """Everything that was retrieved, most similar first."""
 
 
 class ReCap:
@@ -57,8 +77,14 @@ class ReCap:
         self.alignment = alignment or LinearAlignment.from_statistics(statistics, chosen.method)
         self.settings = chosen.but(method=self.alignment.method)
         self.device = device
-        self.problems: tuple[ImageError, ...] = ()
-        """The pictures that could not be read when this captioner was fitted."""
+        self.about = About()
+        """Who made the pack, from what, and what was measured."""
+        self.pictures: Pictures | None = None
+        """The pictures it was fitted with, by name and hash."""
+        self.calibration: Calibration | None = None
+        """How to tell the confidence of a caption; without it captions have none."""
+        self.report = FitReport()
+        """What went into the last fit or update, and what was wrong with the rest."""
         _check_encoders(encoder, self.alignment, statistics, datastore)
         if not len(datastore):
             raise InputError("the datastore is empty: there is nothing to retrieve")
@@ -67,39 +93,71 @@ class ReCap:
     @classmethod
     def fit(
         cls,
-        pairs: Iterable[PairLike] | str | Path,
+        pairs: Pairs,
         *,
         encoder: str | Encoder = "builtin",
-        language_model: str | LanguageModel | None = None,
+        language_model: str | LanguageModel | None = "writer",
         device: str = "cpu",
         source: str = "",
+        validation: float | Pairs | None = None,
+        tune: bool | Callable[[Trial], None] = False,
+        keep_vectors: bool = False,
+        about: About | None = None,
         progress: bool = False,
         **settings: Any,
     ) -> Self:
         """Fit the map to pairs and take their captions as datastore.
 
-        Pictures that cannot be read are left out and listed in ``problems``.
+        Pictures that cannot be read are left out and listed in ``problems``; ``report`` says more.
 
         Args:
             pairs: ``Pair`` objects, ``(image, caption)`` or ``(image, [captions])`` tuples, or the path of a folder
                 or file that ``recap.datasets.read_pairs`` understands.
             encoder: a name as in ``recap.encoders``, or an encoder.
-            language_model: a name as in ``recap.language``, or a model; none by default.
+            language_model: a name as in ``recap.language``, or a model; None for no language model.
             device: ``cpu``, ``cuda`` or ``mps``.
             source: a name for these captions in the datastore.
+            validation: a share of the pictures, or other pairs, to measure with; they are not fitted.
+            tune: whether to choose settings on the validation pictures (see ``recap.tuning``); or what is to be told of
+                each trial.
+            keep_vectors: whether the pack keeps image vectors, so that ``forget`` needs nothing but names.
+            about: author, licence and description for the card.
             progress: whether to show a bar.
             settings: any of ``recap.settings.Settings``, such as ``method="ols"``, ``k=13``, ``temperature=0.1``.
         """
         chosen = Settings().but(**settings)
         loaded = load_encoder(encoder, device=device) if isinstance(encoder, str) else encoder
         model = _language_model(language_model, device)
-        encoded = encode_pairs(pairs, loaded, source=source, progress=progress)
+        encoded = encode_pairs(
+            pairs, loaded, source=source, validation=validation, keep_vectors=keep_vectors, progress=progress
+        )
         parts = (loaded, encoded.statistics, encoded.datastore)
         fitted = cls(*parts, language_model=model, settings=chosen, device=device)
         examples = worked_examples(encoded.samples, fitted.alignment, fitted.datastore)
         fitted.settings = chosen.but(examples=chosen.examples or examples)
-        fitted.problems = encoded.problems
-        return fitted
+        fitted.pictures, fitted.report = encoded.pictures, encoded.report
+        fitted.about = (about or About()).but(data=encoded.report.counts())
+        if validation is None and not tune:
+            return fitted
+        from recap.tuning import judged
+
+        return judged(fitted, encoded.validation, tune=tune)
+
+    @property
+    def problems(self) -> tuple[InputError, ...]:
+        """What could not be used when this captioner was fitted or updated."""
+        return self.report.broken
+
+    def update(self, pairs: Pairs, *, source: str = "", progress: bool = False) -> FitReport:
+        """Fit the map to more pairs without the old ones, and add their captions: as if fitted to all at once."""
+        return updating.update(self, pairs, source=source, progress=progress)
+
+    def forget(self, ids: Collection[str], pairs: Pairs | None = None, *, source: str | None = None) -> int:
+        """Withdraw pictures and their captions: as if fitted without them. Return how many captions went.
+
+        Unless the pack keeps vectors, the pictures have to be given again, in ``pairs``.
+        """
+        return updating.forget(self, ids, pairs, source=source)
 
     def configured(self, *, language_model: str | LanguageModel | None = None, **settings: Any) -> Self:
         """Return a captioner that shares everything with this one but some settings or the language model."""
@@ -133,29 +191,70 @@ class ReCap:
             for vector in batch:
                 yield vector if isinstance(vector, ImageError) else next(captions)
 
+    def caption_frames(self, images: Sequence[ImageLike]) -> Caption:
+        """Return one caption for a clip that is given as its frames.
+
+        Captions are retrieved for every frame, and have the similarity to the frame they fit best. Candidates are
+        judged by their cosine with the mean of the frames.
+        """
+        if not images:
+            raise InputError("a clip needs at least one frame")
+        vectors = self.encoder.encode_images(images)
+        frames = np.concatenate([self.alignment.transform(vector[None]) for vector in vectors])
+        wanted = max(self.settings.k, self.settings.pool)
+        found = self.datastore.search(frames, wanted)
+        ids, similarities = found.ids[found.ids >= 0], found.similarities[found.ids >= 0]
+        order = np.lexsort((ids, -similarities))
+        _, first = np.unique(ids[order], return_index=True)
+        best = order[np.sort(first)][:wanted]
+        evidence = self.datastore.evidence(ids[best], similarities[best])
+        clip = frames.mean(0, keepdims=True)
+        clip /= np.linalg.norm(clip)
+        candidates = self._candidates(self._write(clip, [evidence])[0], evidence)
+        judged = self.datastore.evidence(ids[best], self.datastore.vectors(ids[best]) @ clip[0])
+        return self._select(Proposals(candidates, self._cosines(clip, [candidates], [judged])[0], evidence))
+
     def caption_vectors(
-        self, vectors: Vectors, *, exclude_image_ids: Sequence[str | None] | None = None
+        self,
+        vectors: Vectors,
+        *,
+        exclude_image_ids: Sequence[str | None] | None = None,
+        exclude_texts: Sequence[Collection[str]] | None = None,
     ) -> list[Caption]:
         """Return captions for images whose vectors are there already.
 
         ``exclude_image_ids`` names for each image whose captions must not be retrieved for it: its own, when images
-        of the datastore are captioned.
+        of the datastore are captioned. ``exclude_texts`` gives for each image the captions that must not be.
         """
+        proposals = self.propose(vectors, exclude_image_ids=exclude_image_ids, exclude_texts=exclude_texts)
+        return [self._select(proposal) for proposal in proposals]
+
+    def propose(
+        self,
+        vectors: Vectors,
+        *,
+        exclude_image_ids: Sequence[str | None] | None = None,
+        exclude_texts: Sequence[Collection[str]] | None = None,
+    ) -> list[Proposals]:
+        """Return for each image what ``caption_vectors`` would choose from."""
         # row by row, since BLAS rounds differently for other batch sizes and a caption must not depend on its batch
         queries = np.concatenate([self.alignment.transform(vector[None]) for vector in vectors])
-        wanted = max(self.settings.k, self.settings.pool)
-        found = self.datastore.search(queries, wanted, exclude_image_ids=exclude_image_ids)
-        evidence = [self.datastore.evidence(*row) for row in zip(found.ids, found.similarities, strict=True)]
+        evidence = self._evidence(queries, exclude_image_ids, exclude_texts or [()] * len(queries))
         if not all(evidence):
             raise InputError("nothing is left to retrieve for some of the images: the datastore is too small")
         drafts = self._write(queries, evidence)
         candidates = [self._candidates(*row) for row in zip(drafts, evidence, strict=True)]
         cosines = self._cosines(queries, candidates, evidence)
-        return [self._select(*row) for row in zip(candidates, cosines, evidence, strict=True)]
+        return [Proposals(*row) for row in zip(candidates, cosines, evidence, strict=True)]
 
     def retrieve(self, image: ImageLike, k: int | None = None, *, aligned: bool = True) -> tuple[Evidence, ...]:
         """Return the captions nearest to an image; ``aligned=False`` where image and text encoder share a space."""
-        vectors = self.encoder.encode_images([image])
+        return self.retrieve_vectors(self.encoder.encode_images([image]), k, aligned=aligned)[0]
+
+    def retrieve_vectors(
+        self, vectors: Vectors, k: int | None = None, *, aligned: bool = True
+    ) -> list[tuple[Evidence, ...]]:
+        """Return the captions nearest to images whose vectors are there already."""
         if aligned:
             queries, store = self.alignment.transform(vectors), self.datastore
         elif self.encoder.shares_space:
@@ -166,7 +265,7 @@ class ReCap:
                 "has no space that both share"
             )
         found = store.search(queries, k or self.settings.k)
-        return store.evidence(found.ids[0], found.similarities[0])
+        return [store.evidence(*row) for row in zip(found.ids, found.similarities, strict=True)]
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the pack to a folder, all of it or nothing."""
@@ -182,7 +281,9 @@ class ReCap:
         commit_message: str = "Upload a recap pack",
     ) -> str:
         """Put the pack on the Hugging Face hub as ``OWNER/NAME``, and return its address."""
-        return pack.push(
+        from recap.packs.hub import push_captioner
+
+        return push_captioner(
             self, repository, private=private, revision=revision, token=token, commit_message=commit_message
         )
 
@@ -196,6 +297,7 @@ class ReCap:
         revision: str | None = None,
         token: str | bool | None = None,
         progress: bool = False,
+        cache: str | Path | None = None,
     ) -> Self:
         """Load a pack: ``builtin``, a folder, or the name of a repository on the Hugging Face hub.
 
@@ -206,10 +308,11 @@ class ReCap:
             revision: branch, tag or commit on the hub.
             token: access token for the hub.
             progress: whether to show a bar when the built-in pack is made on first use.
+            cache: a file of vectors, so that nothing is encoded twice.
         """
-        contents = pack.load(name, device=device, revision=revision, token=token, progress=progress)
+        contents = pack.load(name, device=device, revision=revision, token=token, progress=progress, cache=cache)
         model = contents.language_model if language_model is None else language_model
-        return cls(
+        loaded = cls(
             contents.encoder,
             contents.statistics,
             contents.datastore,
@@ -218,10 +321,34 @@ class ReCap:
             alignment=contents.alignment,
             device=device,
         )
+        loaded.about, loaded.pictures = contents.about, contents.pictures
+        loaded.calibration = contents.calibration
+        return loaded
 
     @cached_property
     def _uncentred(self) -> CaptionStore:
         return self.datastore.centred_by(None)
+
+    def _evidence(
+        self,
+        queries: Vectors,
+        exclude_image_ids: Sequence[str | None] | None,
+        exclude_texts: Sequence[Collection[str]],
+    ) -> list[tuple[Evidence, ...]]:
+        """Return what is retrieved for each image; for every text that is left out the next nearest moves up."""
+        wanted = max(self.settings.k, self.settings.pool)
+        asked = wanted + max(map(len, exclude_texts))
+        while True:
+            found = self.datastore.search(queries, asked, exclude_image_ids=exclude_image_ids)
+            rows = [self.datastore.evidence(*row) for row in zip(found.ids, found.similarities, strict=True)]
+            kept = [
+                tuple(item for item in row if item.text not in texts)
+                for row, texts in zip(rows, exclude_texts, strict=True)
+            ]
+            # one text may be there many times; a row that is not full has all there is
+            if all(len(k) >= wanted or len(row) < asked for k, row in zip(kept, rows, strict=True)):
+                return [row[:wanted] for row in kept]
+            asked *= 2
 
     def _write(self, queries: Vectors, evidence: Sequence[Sequence[Evidence]]) -> list[list[Draft]]:
         model = self.language_model
@@ -231,14 +358,36 @@ class ReCap:
             )
         if model is None or self.settings.candidates == "retrieved":
             return [[] for _ in evidence]
-        retrieved = [[item.text for item in items[: self.settings.k]] for items in evidence]
         template = self.settings.template(completes=model.completes)
+        prompts = [self._prompt(template, *row, self.settings.k) for row in zip(queries, evidence, strict=True)]
         try:
-            prompts = [template.render(captions, vector=q) for captions, q in zip(retrieved, queries, strict=True)]
             return model.write(prompts, self.settings.decoding)
         except PromptTooLongError:
-            pairs = zip(retrieved, queries, strict=True)
-            return [_write_what_fits(model, template, captions, q, self.settings.decoding) for captions, q in pairs]
+            rows = zip(prompts, queries, evidence, strict=True)
+            return [self._write_what_fits(model, template, *row) for row in rows]
+
+    def _prompt(self, template: PromptTemplate, query: Vectors, evidence: Sequence[Evidence], k: int) -> Prompt:
+        texts = [item.text for item in evidence]
+        prompt = template.render(texts[:k], vector=query)
+        return replace(prompt, space=self.encoder.text.fingerprint, pool=texts[: self.settings.pool])
+
+    def _write_what_fits(
+        self,
+        model: LanguageModel,
+        template: PromptTemplate,
+        prompt: Prompt,
+        query: Vectors,
+        evidence: Sequence[Evidence],
+    ) -> list[Draft]:
+        """Write about one image, leaving out the less similar half of the captions until the prompt fits the model."""
+        k = min(self.settings.k, len(evidence))
+        while k:
+            try:
+                return model.write([prompt], self.settings.decoding)[0]
+            except PromptTooLongError:
+                k //= 2
+                prompt = self._prompt(template, query, evidence, k) if k else prompt
+        return []
 
     def _candidates(self, drafts: Sequence[Draft], evidence: Sequence[Evidence]) -> dict[str, Draft | None]:
         """Return each candidate once, with the draft it came from; there is always at least one."""
@@ -269,7 +418,8 @@ class ReCap:
             cosines.append(np.array(values, dtype=np.float32))
         return cosines
 
-    def _select(self, candidates: dict[str, Draft | None], cosines: Vectors, evidence: tuple[Evidence, ...]) -> Caption:
+    def _select(self, proposals: Proposals) -> Caption:
+        candidates, cosines, evidence = proposals.drafts, proposals.cosines, proposals.evidence
         texts = list(candidates)
         scores = RULES[self.settings.selection](texts, cosines, evidence[: self.settings.pool])
         ranked = sorted(range(len(texts)), key=lambda row: (-scores[row], -cosines[row], texts[row]))
@@ -285,19 +435,14 @@ class ReCap:
                     logprob=draft.logprob if draft else None,
                 )
             )
-        return Caption(kept[0].text, kept[0].cosine, evidence[: self.settings.k], tuple(kept), self.settings.selection)
+        best, shown = kept[0], evidence[: self.settings.k]
+        confidence = self._confidence(best, evidence)
+        return Caption(best.text, best.cosine, shown, tuple(kept), self.settings.selection, confidence)
 
-
-def _write_what_fits(
-    model: LanguageModel, template: PromptTemplate, captions: Sequence[str], vector: Vectors, decoding: Decoding
-) -> list[Draft]:
-    """Write about one image, leaving out the less similar half of the captions until the prompt fits the model."""
-    while captions:
-        try:
-            return model.write([template.render(captions, vector=vector)], decoding)[0]
-        except PromptTooLongError:
-            captions = captions[: len(captions) // 2]
-    return []
+    def _confidence(self, chosen: Candidate, evidence: Sequence[Evidence]) -> float | None:
+        if self.calibration is None or self.calibration.method != self.settings.method:
+            return None
+        return self.calibration.confidence(chosen.text, chosen.cosine, evidence)
 
 
 def _check_encoders(

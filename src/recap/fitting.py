@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from recap.alignment import LinearAlignment, PairStatistics
-from recap.datasets import printable, read_pairs
+from recap.datasets import PairFiles, printable
 from recap.datastore import CaptionStore, Datastore
 from recap.encoders import Encoder
-from recap.errors import ImageError, InputError, RecapWarning
+from recap.errors import InputError, RecapWarning
+from recap.intake import FitReport, Incoming, Intake
 from recap.language import WorkedExample
+from recap.packs.pictures import Picture, Pictures, captions_digest
 from recap.types import ImageLike, Pair, Vectors
 
 BLOCK = 512
@@ -29,6 +30,19 @@ EXAMPLE_CAPTIONS = 8
 """each with so many retrieved captions."""
 
 PairLike = Pair | tuple[ImageLike, str | Sequence[str]]
+Pairs = Iterable[PairLike] | PairFiles | str | Path
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """Pictures that were kept apart, encoded, to measure with."""
+
+    ids: tuple[str, ...]
+    references: tuple[tuple[str, ...], ...]
+    vectors: Vectors
+
+    def __len__(self) -> int:
+        return len(self.ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +53,26 @@ class EncodedPairs:
     datastore: Datastore
     samples: tuple[tuple[Pair, Vectors], ...]
     """A few pairs with their image vectors, for worked examples."""
-    problems: tuple[ImageError, ...]
+    pictures: Pictures
+    validation: Validation
+    report: FitReport
+
+    @property
+    def problems(self) -> tuple[InputError, ...]:
+        """What could not be used."""
+        return self.report.broken
 
 
-def as_pairs(pairs: Iterable[PairLike] | str | Path) -> list[Pair]:
+def as_pairs(pairs: Pairs) -> PairFiles | list[Pair]:
     """Return pairs from whatever a user has: a path, ``Pair`` objects, or tuples of picture and caption(s).
 
-    Pairs of the same id are joined: a picture is encoded once, however many captions it has.
+    Pairs of the same id are joined: a picture is encoded once, however many captions it has. Those of archives come
+    one by one, so that they need not fit into memory.
     """
+    if isinstance(pairs, PairFiles):
+        return pairs
     if isinstance(pairs, str | Path):
-        return read_pairs(pairs)
+        return PairFiles(pairs)
     joined: dict[str, Pair] = {}
     for number, given in enumerate(pairs):
         pair = _checked(given, number)
@@ -70,31 +94,43 @@ def empty_statistics(encoder: Encoder) -> PairStatistics:
 
 
 def encode_pairs(
-    pairs: Iterable[PairLike] | str | Path, encoder: Encoder, *, source: str = "", progress: bool = False
+    pairs: Pairs,
+    encoder: Encoder,
+    *,
+    source: str = "",
+    progress: bool = False,
+    validation: float | Pairs | None = None,
+    keep_vectors: bool = False,
+    intake: Intake | None = None,
 ) -> EncodedPairs:
-    """Encode pairs block by block; a picture that cannot be read is left out and reported."""
-    known = as_pairs(pairs)
-    statistics = empty_statistics(encoder)
-    datastore = Datastore(encoder.text.dimension, encoder=encoder.text.name, fingerprint=encoder.text.fingerprint)
-    wanted = set(np.linspace(0, len(known) - 1, EXAMPLES + 2, dtype=int)[1:-1].tolist())
-    samples: list[tuple[Pair, Vectors]] = []
-    problems: list[ImageError] = []
-    block: list[tuple[Pair, Vectors]] = []
-    for number, (pair, vector) in enumerate(_encoded(known, encoder, progress)):
-        if isinstance(vector, ImageError):
-            problems.append(vector)
-            continue
-        block.append((pair, vector))
-        if number in wanted:
-            samples.append((pair, vector))
-        if len(block) == BLOCK:
-            _take_up(block, encoder, statistics, datastore, source)
-            block = []
-    _take_up(block, encoder, statistics, datastore, source)
-    if not len(datastore):
-        raise InputError(f"none of the {len(known)} pictures could be read; the first: {problems[0]}")
-    _warn(len(known), len(problems), encoder)
-    return EncodedPairs(statistics, datastore, tuple(samples), tuple(problems))
+    """Encode pairs block by block; what cannot be used is left out and reported.
+
+    Args:
+        pairs: as in ``ReCap.fit``.
+        encoder: what encodes them.
+        source: a name for these captions in the datastore.
+        progress: whether to show a bar.
+        validation: the share of pictures to keep apart, or pairs of their own. Whether a picture is kept apart depends
+            on its content only, so that the same picture under two names is never on both sides, nor ever changes it.
+        keep_vectors: whether to keep the image vectors, so that pictures can be withdrawn without being given again.
+        intake: what has been taken in before, which is left out now.
+    """
+    taken = intake or Intake()
+    share = validation if isinstance(validation, float | int) else 0.0
+    if not 0 <= share < 1:
+        raise InputError(f"the share of validation pictures must be at least 0 and below 1, not {share}")
+    apart: list[tuple[Incoming, Vectors]] = []
+    if validation is not None and not isinstance(validation, float | int):
+        apart = list(Intake(broken=taken.broken).encoded(as_pairs(validation), encoder, progress=progress))
+    withheld = frozenset(item.sha256 for item, _ in apart)
+    store = _Store(encoder, source, keep_vectors)
+    for item, vector in taken.encoded(as_pairs(pairs), encoder, withheld=withheld, progress=progress):
+        if _is_apart(item.sha256, share):
+            apart.append((item, vector))
+        else:
+            store.take(item, vector)
+    store.flush()
+    return _finished(store, apart, taken, new=intake is None)
 
 
 def worked_examples(
@@ -111,6 +147,76 @@ def worked_examples(
         if captions:
             examples.append(WorkedExample(captions, pair.captions[0]))
     return tuple(examples)
+
+
+@dataclass(slots=True)
+class _Store:
+    """Takes up encoded pairs: statistics, captions, and the register of pictures."""
+
+    encoder: Encoder
+    source: str
+    keep_vectors: bool
+    statistics: PairStatistics = field(init=False)
+    datastore: Datastore = field(init=False)
+    pictures: Pictures = field(init=False)
+    samples: list[tuple[str, Pair, Vectors]] = field(default_factory=list)
+    _block: list[tuple[Incoming, Vectors]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        text = self.encoder.text
+        self.statistics = empty_statistics(self.encoder)
+        self.datastore = Datastore(text.dimension, encoder=text.name, fingerprint=text.fingerprint)
+        self.pictures = Pictures(vectors=[] if self.keep_vectors else None)
+
+    def take(self, item: Incoming, vector: Vectors) -> None:
+        self._block.append((item, vector))
+        # those with the smallest hashes: some at random, and the same ones whatever the order
+        self.samples = sorted([*self.samples, (item.sha256, item.pair, vector)], key=lambda s: s[0])[:EXAMPLES]
+        if len(self._block) == BLOCK:
+            self.flush()
+
+    def flush(self) -> None:
+        block, self._block = self._block, []
+        if not block:
+            return
+        owners = [item.pair.id for item, _ in block for _ in item.pair.captions]
+        captions = [caption for item, _ in block for caption in item.pair.captions]
+        ids = self.datastore.add(captions, self.encoder.encode_texts(captions), source=self.source, image_ids=owners)
+        # in float64 and from the rows as they are kept, so that the same can be subtracted again
+        images = np.stack([vector for _, vector in block]).astype(np.float64)
+        counts = [len(item.pair.captions) for item, _ in block]
+        self.statistics.update(images, self.datastore.raw_vectors(ids).astype(np.float64), counts=counts)
+        for (item, vector), own in zip(block, np.split(ids, np.cumsum(counts)[:-1]), strict=True):
+            digest = captions_digest(item.pair.captions)
+            self.pictures.add(Picture(item.pair.id, self.source, item.sha256, tuple(own.tolist()), digest), vector)
+
+
+def _is_apart(sha256: str, share: float) -> bool:
+    return int(sha256[:13], 16) / 16**13 < share
+
+
+def _finished(store: _Store, apart: Sequence[tuple[Incoming, Vectors]], taken: Intake, *, new: bool) -> EncodedPairs:
+    if not len(store.datastore):
+        if taken.repeated_pairs:
+            raise InputError(f"there is no new pair: {len(taken.repeated_pairs)} came before")
+        first = f"; the first: {taken.broken[0]}" if taken.broken else ""
+        raise InputError(f"none of the {len(taken.broken)} pictures could be used{first}")
+    report = FitReport(
+        pictures=len(store.pictures),
+        captions=len(store.datastore),
+        validation=len(apart),
+        broken=tuple(taken.broken),
+        repeated_pictures=tuple(taken.repeated_pictures),
+        repeated_pairs=tuple(taken.repeated_pairs),
+    )
+    _warn(report, store.encoder, new=new)
+    validation = Validation(
+        ids=tuple(item.pair.id for item, _ in apart),
+        references=tuple(item.pair.captions for item, _ in apart),
+        vectors=np.array([vector for _, vector in apart], dtype=np.float32).reshape(-1, store.encoder.image.dimension),
+    )
+    samples = tuple((pair, vector) for _, pair, vector in store.samples)
+    return EncodedPairs(store.statistics, store.datastore, samples, store.pictures, validation, report)
 
 
 def _checked(given: Any, number: int) -> Pair:
@@ -130,41 +236,20 @@ def _checked(given: Any, number: int) -> Pair:
     return Pair(image, folded, printable(name))
 
 
-def _warn(pictures: int, unreadable: int, encoder: Encoder) -> None:
-    if unreadable:
-        warnings.warn(f"{unreadable} of {pictures} pictures could not be read", RecapWarning, stacklevel=4)
+def _warn(report: FitReport, encoder: Encoder, *, new: bool) -> None:
+    """Say what is wrong with the pairs as a whole."""
+    messages = []
+    if report.broken:
+        total = report.pictures + report.validation + len(report.broken)
+        messages.append(f"{len(report.broken)} of {total} pictures could not be read or have no caption")
     if encoder.text.truncated:
-        warnings.warn(
-            f"{encoder.text.truncated} captions are longer than the window of {encoder.text.name} and were cut",
-            RecapWarning,
-            stacklevel=4,
+        messages.append(
+            f"{encoder.text.truncated} captions are longer than the window of {encoder.text.name} and were cut"
         )
-    if pictures - unreadable < encoder.image.dimension:
-        warnings.warn(
-            f"{pictures - unreadable} pictures are few to align {encoder.image.dimension} dimensions: expect rough "
-            "captions for new pictures; a thousand or more do better",
-            RecapWarning,
-            stacklevel=4,
+    if new and report.pictures < encoder.image.dimension:
+        messages.append(
+            f"{report.pictures} pictures are few to align {encoder.image.dimension} dimensions: expect rough "
+            "captions for new pictures; a thousand or more do better"
         )
-
-
-def _encoded(pairs: Sequence[Pair], encoder: Encoder, progress: bool) -> Iterator[tuple[Pair, Vectors | ImageError]]:
-    vectors = encoder.encode_each(pair.image for pair in pairs)
-    shown = tqdm(pairs, desc="encoding pairs", unit="image", disable=None if progress else True)
-    yield from zip(shown, vectors, strict=True)
-
-
-def _take_up(
-    block: Sequence[tuple[Pair, Vectors]],
-    encoder: Encoder,
-    statistics: PairStatistics,
-    datastore: Datastore,
-    source: str,
-) -> None:
-    if not block:
-        return
-    owners = [row for row, (pair, _) in enumerate(block) for _ in pair.captions]
-    captions = [caption for pair, _ in block for caption in pair.captions]
-    texts = encoder.encode_texts(captions)
-    statistics.update(np.stack([vector for _, vector in block]), texts, groups=owners)
-    datastore.add(captions, texts, source=source, image_ids=[block[row][0].id for row in owners])
+    for message in messages:
+        warnings.warn(message, RecapWarning, stacklevel=5)

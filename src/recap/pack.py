@@ -1,9 +1,12 @@
 """Packs: a captioner as a folder that can be copied, shared and loaded anywhere.
 
-    config.json                encoder, language model, settings, fingerprints, format version
+    config.json                encoder, language model, settings, fingerprints, what is known about it, format version
     alignment.safetensors      the map
     statistics.safetensors     what the map was solved from, so that other maps and more pairs need no old data
     datastore/                 the captions and their vectors
+    pictures.parquet           names and hashes of the pictures, so that they can be withdrawn (see packs/pictures.py)
+    pictures.safetensors       their vectors, on request
+    confidence.json            what a score is worth in this pack, where that was measured
     README.md                  a card
 
 ``config.json`` is written last, so a folder with one is complete.
@@ -12,17 +15,21 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from recap import __version__
 from recap.alignment import LinearAlignment, PairStatistics
-from recap.datastore import Datastore
+from recap.confidence import Calibration
+from recap.datastore import CaptionStore, Datastore
 from recap.encoders import Encoder, load_encoder
 from recap.errors import EncoderMismatchError, InputError, PackError
-from recap.files import atomic_folder, write_json
+from recap.files import atomic_folder, atomic_write, file_sha256, write_json
+from recap.packs.about import About
+from recap.packs.card import Facts, new_card, refreshed
+from recap.packs.pictures import TABLE, VECTORS, Pictures
 from recap.settings import Settings
 
 if TYPE_CHECKING:
@@ -33,7 +40,11 @@ CONFIG = "config.json"
 ALIGNMENT = "alignment.safetensors"
 STATISTICS = "statistics.safetensors"
 DATASTORE = "datastore"
+CONFIDENCE = "confidence.json"
 CARD = "README.md"
+NAMES = (CONFIG, ALIGNMENT, STATISTICS, DATASTORE, TABLE, VECTORS, CONFIDENCE, CARD)
+"""Everything that may lie in the folder of a pack."""
+
 BUILTIN = "builtin"
 """The pack that comes with the package; a folder of the same name is meant by ./builtin."""
 
@@ -48,6 +59,9 @@ class PackContents:
     datastore: Datastore
     settings: Settings
     language_model: str
+    about: About
+    pictures: Pictures | None
+    calibration: Calibration | None
 
 
 def check_target(folder: Path) -> None:
@@ -57,7 +71,7 @@ def check_target(folder: Path) -> None:
     if not folder.is_dir():
         raise PackError(f"{folder} is a file; a pack is a folder")
     there = {path.name for path in folder.iterdir()}
-    foreign = sorted(there - {CONFIG, ALIGNMENT, STATISTICS, DATASTORE, CARD})
+    foreign = sorted(there - {*NAMES})
     if foreign:
         raise PackError(f"{folder} holds other things than a pack, such as {foreign[0]}; give an empty or a new folder")
     if there:
@@ -67,65 +81,75 @@ def check_target(folder: Path) -> None:
 def save(captioner: ReCap, folder: Path, **facts: Any) -> None:
     """Write a captioner as a pack, in place of the one the folder held before; ``facts`` go into its config."""
     check_target(folder)
-    with atomic_folder(folder) as target:
+    config = {**_config(captioner), **facts}
+    with _replacing(captioner.datastore, folder / DATASTORE), atomic_folder(folder) as target:
         captioner.alignment.save(target / ALIGNMENT)
         captioner.statistics.save(target / STATISTICS)
         captioner.datastore.copy_to(target / DATASTORE)
+        if captioner.pictures is not None:
+            captioner.pictures.save(target)
+        if captioner.calibration is not None:
+            captioner.calibration.save(target / CONFIDENCE)
         (target / CARD).write_text(card(captioner), encoding="utf-8")
-        write_json(target / CONFIG, {**_config(captioner), **facts})
-
-
-def push(
-    captioner: ReCap,
-    repository: str,
-    *,
-    private: bool | None,
-    revision: str | None,
-    token: str | bool | None,
-    commit_message: str,
-) -> str:
-    """Upload a captioner as a repository of the Hugging Face hub, made first if it is not there."""
-    from huggingface_hub import HfApi
-
-    from recap.assets.hub import explained
-
-    api = HfApi(token=token)
-    with TemporaryDirectory() as temporary, explained(repository):
-        name = api.create_repo(repository, private=private, exist_ok=True).repo_id
-        folder = Path(temporary) / "pack"
-        save(captioner, folder)
-        commit = api.upload_folder(
-            repo_id=name,
-            folder_path=folder,
-            revision=revision,
-            commit_message=commit_message,
-            delete_patterns=f"{DATASTORE}/*",
-        )
-    return str(commit.commit_url)
+        write_json(target / CONFIG, {**config, "files": _listed(target)})
 
 
 def load(
-    name: str | Path, *, device: str, revision: str | None, token: str | bool | None, progress: bool
+    name: str | Path,
+    *,
+    device: str,
+    revision: str | None,
+    token: str | bool | None,
+    progress: bool,
+    cache: str | Path | None = None,
 ) -> PackContents:
     """Load a built-in pack, a folder, or a repository of the Hugging Face hub."""
+    contents = read(find(name, revision=revision, token=token, progress=progress), device, cache)
+    if name == BUILTIN:
+        from recap.builtin import packaged_file
+
+        return replace(contents, calibration=Calibration.load(packaged_file(CONFIDENCE)))
+    return contents
+
+
+def find(
+    name: str | Path, *, revision: str | None = None, token: str | bool | None = None, progress: bool = False
+) -> Path:
+    """Return the folder of a built-in pack, a folder, or a repository of the Hugging Face hub."""
     if name == BUILTIN:
         from recap.builtin import builtin_pack
 
-        return read(builtin_pack(progress=progress), device)
+        return builtin_pack(progress=progress)
     folder = Path(name)
-    if not folder.is_dir():
-        if isinstance(name, Path) or name.startswith((".", "/", "~")) or name.count("/") != 1:
-            raise PackError(f"{name}: no such folder. A pack is a folder, {BUILTIN}, or OWNER/NAME on the hub")
-        from recap.assets import hub_folder
+    if folder.is_dir():
+        return folder
+    if isinstance(name, Path) or name.startswith((".", "/", "~")) or name.count("/") != 1:
+        raise PackError(f"{name}: no such folder. A pack is a folder, {BUILTIN}, or OWNER/NAME on the hub")
+    from recap.assets import hub_folder
 
-        folder = hub_folder(str(name), revision=revision, token=token)
-    return read(folder, device)
+    return hub_folder(str(name), revision=revision, token=token)
 
 
-def read(folder: Path, device: str = "cpu") -> PackContents:
+def read(folder: Path, device: str = "cpu", cache: str | Path | None = None) -> PackContents:
     """Read the pack in a folder, and check that its vectors are of the encoder it names."""
     config = read_config(folder)
-    encoder = load_encoder(config["encoder"], device=device)
+    return PackContents(
+        encoder=read_encoder(folder, device, cache),
+        alignment=LinearAlignment.load(folder / ALIGNMENT),
+        statistics=PairStatistics.load(folder / STATISTICS),
+        datastore=Datastore.load(folder / DATASTORE),
+        settings=read_settings(config, folder),
+        language_model=config["language_model"],
+        about=read_about(config, folder),
+        pictures=Pictures.load(folder),
+        calibration=Calibration.load(folder / CONFIDENCE) if (folder / CONFIDENCE).exists() else None,
+    )
+
+
+def read_encoder(folder: Path, device: str = "cpu", cache: str | Path | None = None) -> Encoder:
+    """Load the encoder that a pack names, and check that it makes the same vectors as the pack's."""
+    config = read_config(folder)
+    encoder = load_encoder(config["encoder"], device=device, cache=cache)
     for side, made_by, here in (
         ("image", config["image_fingerprint"], encoder.image.fingerprint),
         ("text", config["text_fingerprint"], encoder.text.fingerprint),
@@ -135,20 +159,22 @@ def read(folder: Path, device: str = "cpu") -> PackContents:
                 f"{folder}: this pack was made with another version of the {side} encoder {encoder.name}; "
                 "fit it again, or install the version it was made with"
             )
-    return PackContents(
-        encoder=encoder,
-        alignment=LinearAlignment.load(folder / ALIGNMENT),
-        statistics=PairStatistics.load(folder / STATISTICS),
-        datastore=Datastore.load(folder / DATASTORE),
-        settings=_settings(config, folder),
-        language_model=config["language_model"],
-    )
+    return encoder
 
 
-def _settings(config: dict[str, Any], folder: Path) -> Settings:
+def read_settings(config: dict[str, Any], folder: Path) -> Settings:
+    """Return the settings of a config, or say what is wrong with them."""
     try:
         return Settings.from_dict(config["settings"])
     except InputError as error:
+        raise PackError(f"{folder / CONFIG}: {error}") from error
+
+
+def read_about(config: dict[str, Any], folder: Path) -> About:
+    """Return what a config says about the pack."""
+    try:
+        return About.from_dict(config.get("about", {}))
+    except (InputError, TypeError, AttributeError) as error:
         raise PackError(f"{folder / CONFIG}: {error}") from error
 
 
@@ -171,36 +197,52 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def card(captioner: ReCap) -> str:
-    """Return the card of a pack: what it is made of, in the form the Hugging Face hub shows."""
-    sources = captioner.datastore.sources()
-    named = ", ".join(f"{name or 'unnamed'} ({count:,})" for name, count in sorted(sources.items()))
-    model = captioner.language_model.name if captioner.language_model else "none"
-    return f"""---
-library_name: recap
-pipeline_tag: image-to-text
-tags: [image-captioning, recap]
----
-# A recap pack
+    """Return the card of a captioner's pack."""
+    model = captioner.language_model
+    return new_card(
+        Facts(
+            encoder=captioner.encoder.name,
+            method=captioner.alignment.method,
+            pairs=captioner.statistics.pairs,
+            sources=captioner.datastore.sources(),
+            language_model=model.name if model else "none",
+            settings=captioner.settings,
+            about=captioner.about,
+        )
+    )
 
-Captions images by one linear map into caption space and {len(captioner.datastore):,} captions to retrieve from.
 
-| | |
-|---|---|
-| encoder | {captioner.encoder.name} |
-| map | {captioner.alignment.method}, fitted on {captioner.statistics.pairs:,.0f} pairs |
-| sources of the captions | {named} |
-| language model | {model} |
-| selection | {captioner.settings.selection} |
+def read_facts(folder: Path, datastore: Datastore) -> Facts:
+    """Return what the card of the pack in a folder has to say; ``datastore`` is the pack's."""
+    config = read_config(folder)
+    alignment = LinearAlignment.load(folder / ALIGNMENT)
+    return Facts(
+        encoder=config["encoder"],
+        method=alignment.method,
+        pairs=alignment.n_pairs_,
+        sources=datastore.sources(),
+        language_model=config["language_model"],
+        settings=read_settings(config, folder),
+        about=read_about(config, folder),
+    )
 
-```python
-from recap import ReCap
 
-captioner = ReCap.from_pretrained("path/to/this/folder")
-print(captioner.caption("photo.jpg").text)
-```
+def refresh_card(folder: Path, datastore: Datastore) -> None:
+    """Bring the card of a pack up to date after its captions have changed; what its author wrote stays."""
+    path = folder / CARD
+    text = path.read_text(encoding="utf-8") if path.exists() else new_card(read_facts(folder, datastore))
+    with atomic_write(path) as file:
+        file.write(refreshed(text, read_facts(folder, datastore)).encode())
 
-The captions in `datastore/` are the words of whoever wrote them: share this pack only as their licence allows.
-"""
+
+def _replacing(datastore: CaptionStore, folder: Path) -> AbstractContextManager[None]:
+    return datastore.replaced_at(folder) if isinstance(datastore, Datastore) else nullcontext()
+
+
+def _listed(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return size and sha256 of the files that only change when the whole pack is written."""
+    files = sorted(path for path in folder.iterdir() if path.is_file() and path.name not in (CONFIG, CARD))
+    return {path.name: {"bytes": path.stat().st_size, "sha256": file_sha256(path)} for path in files}
 
 
 def _config(captioner: ReCap) -> dict[str, Any]:
@@ -213,4 +255,5 @@ def _config(captioner: ReCap) -> dict[str, Any]:
         "text_fingerprint": captioner.encoder.text.fingerprint,
         "language_model": model.name if model else "none",
         "settings": captioner.settings.as_dict(),
+        "about": captioner.about.as_dict(),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, Self, get_args
@@ -12,6 +13,8 @@ from recap.language.prompt import PromptTemplate, WorkedExample
 from recap.selection import RULES
 
 Candidates = Literal["lm", "retrieved", "both"]
+
+LANGUAGE_TAG = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,8 @@ class Settings:
     selection: str = "consensus"
     """How the best candidate is chosen: one of ``recap.selection.RULES``; ``cosine`` is the paper's."""
     decoding: Decoding = field(default_factory=Decoding)
+    language: str = "en"
+    """The language of the captions, and so of the prompt: a tag such as ``de`` or ``pt-BR``."""
     prompt: PromptTemplate | None = None
     """None takes what suits the model: the paper's, or worked examples for one that only continues a text."""
     examples: tuple[WorkedExample, ...] = ()
@@ -39,6 +44,8 @@ class Settings:
             raise InputError(f"k and pool must be at least 1, not {self.k} and {self.pool}")
         if self.candidates not in get_args(Candidates):
             raise InputError(f"unknown candidates {self.candidates!r}; known: {', '.join(get_args(Candidates))}")
+        if not LANGUAGE_TAG.fullmatch(self.language):
+            raise InputError(f"a language is given by its tag, such as en, de or pt-BR, not {self.language!r}")
         if self.selection not in RULES:
             raise InputError(f"unknown selection {self.selection!r}; known: {', '.join(RULES)}")
 
@@ -57,7 +64,9 @@ class Settings:
         """Return the prompt template for a model that only continues a text, or for one that follows instructions."""
         if self.prompt is not None:
             return self.prompt
-        return PromptTemplate.worked(self.examples) if completes and self.examples else PromptTemplate.paper()
+        if completes and self.examples:
+            return PromptTemplate.worked(self.examples, self.language)
+        return PromptTemplate.paper(self.language)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the settings as plain values, ready for json."""

@@ -66,7 +66,8 @@ class Caption:
 
     ``score`` is the aligned cosine of caption and image, comparable between images of one pack; ``selection`` names the
     rule that chose among the ``candidates``, which are listed best first; ``evidence`` lists the retrieved captions,
-    most similar first.
+    most similar first. ``confidence`` is the probability that people would call the caption right, where the pack has
+    been calibrated.
     """
 
     text: str
@@ -74,11 +75,13 @@ class Caption:
     evidence: tuple[Evidence, ...]
     candidates: tuple[Candidate, ...]
     selection: str
+    confidence: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the caption as plain values, ready for json."""
         values = asdict(self)
-        first = {"caption": values.pop("text"), "score": values.pop("score"), "selection": values.pop("selection")}
+        first = {"caption": values.pop("text")}
+        first |= {name: values.pop(name) for name in ("score", "confidence", "selection")}
         return {**first, **values}
 
 

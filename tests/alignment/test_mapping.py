@@ -141,10 +141,10 @@ def test_an_image_equal_to_the_mean_stays_zero() -> None:
 def test_settings_are_kept_as_given_and_can_be_cloned() -> None:
     original = LinearAlignment("ridge", ridge=0.5, beta=0.1, center=False)
     copy = LinearAlignment(**original.get_params())
-    assert copy.get_params() == {"method": "ridge", "ridge": 0.5, "beta": 0.1, "center": False}
+    assert copy.get_params() == {"method": "ridge", "ridge": 0.5, "beta": 0.1, "center": False, "seed": 0}
     assert copy.set_params(method="ols") is copy
     assert copy.method == "ols"
-    assert repr(copy) == "LinearAlignment(method='ols', ridge=0.5, beta=0.1, center=False)"
+    assert repr(copy) == "LinearAlignment(method='ols', ridge=0.5, beta=0.1, center=False, seed=0)"
     with pytest.raises(InputError, match="unknown setting gamma"):
         copy.set_params(gamma=1)
 

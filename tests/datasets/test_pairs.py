@@ -17,7 +17,7 @@ def test_folder_with_sidecars_takes_every_line_and_skips_pictures_without(tmp_pa
         (tmp_path / name).write_bytes(b"picture")
     (tmp_path / "a.txt").write_text("a  red\tball\n\n a ball \n", encoding="utf-8")
     (tmp_path / "deep/b.txt").write_text("\ufeffein grüner Baum", encoding="utf-8")
-    with pytest.warns(RecapWarning, match="1 pictures in .* have no caption beside them"):
+    with pytest.warns(RecapWarning, match="1 pictures of .* have no caption"):
         pairs = read_pairs(tmp_path)
     assert as_tuples(pairs) == [("a.jpg", ("a red ball", "a ball")), (str(Path("deep/b.PNG")), ("ein grüner Baum",))]
     assert pairs[1].image == tmp_path / "deep/b.PNG"

@@ -107,5 +107,5 @@ def test_bad_settings(values: dict[str, object], message: str) -> None:
 def test_nothing_retrieved_and_unknown_language() -> None:
     with pytest.raises(InputError, match="at least one"):
         PromptTemplate().render([" . "])
-    with pytest.raises(InputError, match=r"no prompt template in 'tlh'; known: en"):
+    with pytest.raises(InputError, match=r"no prompt template in 'tlh'; known: de, en"):
         PromptTemplate.paper("tlh")

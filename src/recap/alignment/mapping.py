@@ -11,8 +11,8 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from recap.alignment import solvers
-from recap.alignment.rows import as_rows, assign_captions, unit_rows
+from recap.alignment import gradient, solvers
+from recap.alignment.rows import as_rows, assign_captions, check_weights, unit_rows
 from recap.alignment.solvers import Matrix
 from recap.alignment.statistics import Moments, PairStatistics
 from recap.alignment.storage import read_tensors, write_tensors
@@ -23,16 +23,18 @@ _KIND = "linear-alignment"
 
 
 class LinearAlignment:
-    """One linear map from image vectors into caption space, fitted in closed form.
+    """One linear map from image vectors into caption space: in closed form or, for ``it`` and ``lfa``, by gradient.
 
     Vectors are made unit length, the means of the fitted pairs are subtracted, and images are mapped by W: ``e ~ W f``.
     Image and text vectors may have different dimensions, except for ``identity`` and ``beta-procrustes``.
 
     Args:
-        method: one of ``METHODS``.
+        method: one of ``METHODS`` or ``GRADIENT_METHODS``. The latter need all pairs in one ``fit``.
         ridge: strength of ``ridge``, in units of the mean eigenvalue of F'F.
-        beta: for ``beta-procrustes``, how far to go from the orthogonal map (0) to the identity (1).
+        beta: for ``beta-procrustes``, how far to go from the orthogonal map (0) to the identity (1). ``lfa`` starts
+            there, too, where the dimensions agree: set 0 unless both sides share one space.
         center: whether to subtract the means; without it ``identity`` gives the plain cosine.
+        seed: what ``lfa`` draws its batches and its noise with.
     """
 
     W_: Vectors
@@ -47,12 +49,19 @@ class LinearAlignment:
     """What W_ was solved from; a file that ``save`` writes does not hold it."""
 
     def __init__(
-        self, method: str = "procrustes", *, ridge: float = 0.1, beta: float = 0.85, center: bool = True
+        self,
+        method: str = "procrustes",
+        *,
+        ridge: float = 0.1,
+        beta: float = 0.85,
+        center: bool = True,
+        seed: int = 0,
     ) -> None:
         self.method = method
         self.ridge = ridge
         self.beta = beta
         self.center = center
+        self.seed = seed
 
     @classmethod
     def from_statistics(cls, statistics: PairStatistics, method: str = "procrustes", **settings: Any) -> Self:
@@ -67,7 +76,10 @@ class LinearAlignment:
         sample_weight: npt.ArrayLike | None = None,
     ) -> Self:
         """Fit the map to rows in pairs; ``groups`` gives for each text the row of its image where one has several."""
-        return self._solve(self._updated(None, images, texts, groups, sample_weight))
+        statistics = self._updated(None, images, texts, groups, sample_weight)
+        if self.method not in GRADIENT_METHODS:
+            return self._solve(statistics)
+        return self._train(statistics, images, texts, groups, sample_weight)
 
     def partial_fit(
         self,
@@ -105,7 +117,7 @@ class LinearAlignment:
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the settings, as scikit-learn's tools ask for them."""
-        return {"method": self.method, "ridge": self.ridge, "beta": self.beta, "center": self.center}
+        return {name: getattr(self, name) for name in ("method", "ridge", "beta", "center", "seed")}
 
     def set_params(self, **settings: Any) -> Self:
         """Change settings; the next ``fit`` uses them."""
@@ -155,10 +167,35 @@ class LinearAlignment:
 
     def _solve(self, statistics: PairStatistics) -> Self:
         self._check_method()
-        moments = statistics.centred() if self.center else statistics.uncentred()
+        if self.method in GRADIENT_METHODS:
+            raise InputError(f"{self.method} needs the pairs themselves, all at once: call fit(images, texts)")
+        moments = self._moments(statistics)
         if self.method != "identity":
             _check_related(moments, statistics.pairs)
-        self.W_ = SOLVERS[self.method](moments, self, statistics.rcond).astype(np.float32)
+        return self._learned(SOLVERS[self.method](moments, self, statistics.rcond), moments, statistics)
+
+    def _train(
+        self,
+        statistics: PairStatistics,
+        images: npt.ArrayLike,
+        texts: npt.ArrayLike,
+        groups: npt.ArrayLike | None,
+        weights: npt.ArrayLike | None,
+    ) -> Self:
+        moments = self._moments(statistics)
+        _check_related(moments, statistics.pairs)
+        image_rows = _centred(images, "images", moments.image_mean.astype(np.float32))
+        text_rows = _unit_or_zero(_centred(texts, "texts", moments.text_mean.astype(np.float32)))
+        owners = np.arange(len(text_rows)) if groups is None else np.asarray(groups, dtype=np.intp)
+        checked = check_weights(weights, len(text_rows))
+        pairs = gradient.Pairing(image_rows, text_rows, owners, np.ones(len(owners)) if checked is None else checked)
+        return self._learned(TRAINERS[self.method](pairs, moments.cross, self), moments, statistics)
+
+    def _moments(self, statistics: PairStatistics) -> Moments:
+        return statistics.centred() if self.center else statistics.uncentred()
+
+    def _learned(self, w: Matrix, moments: Moments, statistics: PairStatistics) -> Self:
+        self.W_ = w.astype(np.float32)
         self.image_mean_ = moments.image_mean.astype(np.float32)
         self.text_mean_ = moments.text_mean.astype(np.float32)
         self.n_pairs_ = statistics.pairs
@@ -167,8 +204,9 @@ class LinearAlignment:
         return self
 
     def _check_method(self) -> None:
-        if self.method not in SOLVERS:
-            raise InputError(f"unknown method {self.method!r}; there are {', '.join(SOLVERS)}")
+        known = (*SOLVERS, *GRADIENT_METHODS)
+        if self.method not in known:
+            raise InputError(f"unknown method {self.method!r}; there are {', '.join(known)}")
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "W_"):
@@ -187,6 +225,22 @@ SOLVERS: dict[str, Solver] = {
 """Closed forms, from moments alone. A method that needs the rows themselves cannot be one of these."""
 
 METHODS: tuple[str, ...] = tuple(SOLVERS)
+
+Trainer = Callable[[gradient.Pairing, Matrix, LinearAlignment], Matrix]
+
+TRAINERS: dict[str, Trainer] = {
+    "it": lambda pairs, cross, settings: gradient.maximise_cosine(pairs, solvers.procrustes(cross)),
+    "lfa": lambda pairs, cross, settings: gradient.rerank(pairs, _lfa_start(cross, settings.beta), seed=settings.seed),
+}
+"""What needs the rows themselves."""
+
+GRADIENT_METHODS: tuple[str, ...] = tuple(TRAINERS)
+"""Found step by step from the rows: slower, and neither ``partial_fit`` nor statistics can give them."""
+
+
+def _lfa_start(cross: Matrix, beta: float) -> Matrix:
+    d_text, d_image = cross.shape
+    return solvers.beta_procrustes(cross, beta) if d_text == d_image else solvers.procrustes(cross)
 
 
 def _gram(moments: Moments) -> Matrix:

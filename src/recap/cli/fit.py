@@ -1,69 +1,241 @@
-"""``recap fit``: a pack from your own pairs."""
+"""``recap fit``: a pack from your own pairs, more pairs into a pack, and pairs out of it."""
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from recap.cli.options import DEVICES
 
+if TYPE_CHECKING:
+    from recap.captioner import ReCap
+    from recap.datasets import PairFiles
+    from recap.intake import FitReport
+    from recap.tuning import Trial
+
+SHOWN = 10
+"""So many of each kind of trouble are listed; --report has all."""
+
 
 @click.command()
-@click.argument("pairs", type=click.Path(exists=True))
-@click.option("--out", required=True, type=click.Path(), help="The folder to write the pack to.")
-@click.option("--images", type=click.Path(exists=True, file_okay=False), help="Where the pictures of a json/csv lie.")
+@click.argument("pairs", required=False)
+@click.option("--out", type=click.Path(path_type=Path), help="The folder to write the pack to.")
+@click.option("--images", type=click.Path(exists=True, file_okay=False), help="Where the pictures of a file lie.")
+@click.option("--split", "splits", multiple=True, help="Of a Karpathy file.  [default: train and restval]")
 @click.option("--encoder", default="builtin", show_default=True, help="See recap info.")
-@click.option("--lm", "language_model", default="none", show_default=True, help="Language model of the pack.")
+@click.option("--lm", "language_model", help="Language model.  [default: writer; none if not in English]")
 @click.option("--method", help="procrustes, ols, ridge, beta-procrustes or identity.")
 @click.option("-k", type=click.IntRange(1), help="How many retrieved captions the language model reads.")
-@click.option("--source", default="", help="A name for these captions in the datastore.")
+@click.option("--language", help="Of the captions and the prompt: en, de, ja ...  [default: en]")
+@click.option("--source", default="", help="A name for these captions in the datastore.  [default: the file's name]")
+@click.option("--validation", help="Measure on this share of the pictures (0.1), on other pairs, or a Karpathy split.")
+@click.option("--tune", is_flag=True, help="Choose map, retrieval and decoding on the validation pictures.")
+@click.option("--keep-vectors", is_flag=True, help="Keep image vectors, so that --forget needs names only.")
+@click.option("--update", type=click.Path(exists=True, file_okay=False), help="Add the pairs to this pack, exactly.")
+@click.option("--forget", metavar="IDS", help="With --update: take these pictures out; commas, or a file of names.")
+@click.option("--description", help="For the card.")
+@click.option("--author", help="For the card.")
+@click.option("--licence", "--license", help="For the card: the licence of the captions, such as CC-BY-4.0.")
+@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Write all broken and repeated pairs.")
 @click.option("--device", type=DEVICES, default="cpu", show_default=True, help="Where the encoder runs.")
-def fit(
+def fit(pairs: str | None, out: Path | None, update: str | None, forget: str | None, **given: Any) -> None:
+    """Fit a pack to PAIRS of pictures and captions.
+
+    PAIRS is a folder of pictures with .txt files of the same name (one caption a line), a .jsonl, .csv or .parquet file
+    with image and caption, a COCO or Karpathy .json with --images, or webdataset shards (.tar, a folder or a pattern of
+    them). Vectors are cached, so that a second fit takes seconds.
+
+    With --update the pairs are added to a pack, as if it had been fitted to all of them at once. With --forget pictures
+    and their captions are taken out, as if they had never been there; unless the pack keeps vectors, PAIRS has to hold
+    these pictures once more.
+    """
+    from recap.pack import check_target
+
+    if forget and not update:
+        raise click.UsageError("--forget goes with --update PACK")
+    if not pairs and not forget:
+        raise click.UsageError("Missing argument 'PAIRS'.")
+    target = out or (Path(update) if update else None)
+    if target is None:
+        raise click.UsageError("Missing option '--out'.")
+    check_target(target)
+    started = time.perf_counter()
+    if forget is not None and update is not None:
+        withdraw(update, forget, pairs, target, **given)
+    elif pairs is not None:
+        captioner = extend(update, pairs, **given) if update is not None else start(pairs, **given)
+        finish(captioner, target, given["report"], started)
+
+
+def start(
     pairs: str,
-    out: str,
+    *,
     images: str | None,
+    splits: tuple[str, ...],
     encoder: str,
-    language_model: str,
+    language_model: str | None,
+    device: str,
+    source: str,
+    validation: str | None,
+    tune: bool,
+    keep_vectors: bool,
+    report: Path | None,
+    description: str | None,
+    author: str | None,
+    licence: str | None,
+    **settings: Any,
+) -> ReCap:
+    """Fit a new pack."""
+    from recap.assets import cache_dir
+    from recap.captioner import ReCap
+    from recap.datasets import PairFiles
+    from recap.encoders import load_encoder
+    from recap.packs.about import About
+
+    known = PairFiles(pairs, images=images, splits=splits or None)
+    apart = validation_pairs(validation or ("0.1" if tune else None), pairs, images)
+    loaded = load_encoder(encoder, device=device, cache=cache_dir() / "vectors.sqlite")
+    return ReCap.fit(
+        known,
+        encoder=loaded,
+        # the writer in the package was trained on English
+        language_model=language_model or ("writer" if (settings["language"] or "en").startswith("en") else "none"),
+        device=device,
+        source=source or Path(pairs).stem,
+        validation=apart,
+        tune=show if tune else False,
+        keep_vectors=keep_vectors,
+        about=About().but(description=description, author=author, licence=licence),
+        progress=True,
+        **{name: value for name, value in settings.items() if value is not None},
+    )
+
+
+def extend(
+    update: str, pairs: str, *, images: str | None, splits: tuple[str, ...], source: str, device: str, **given: Any
+) -> ReCap:
+    """Add pairs to a pack."""
+    refuse_settings(given)
+    from recap.datasets import PairFiles
+
+    known = PairFiles(pairs, images=images, splits=splits or None)
+    captioner = load(update, device, given)
+    captioner.update(known, source=source or Path(pairs).stem, progress=True)
+    return captioner
+
+
+def withdraw(
+    update: str,
+    forget: str,
+    pairs: str | None,
+    target: Path,
+    *,
+    images: str | None,
     source: str,
     device: str,
     **given: Any,
 ) -> None:
-    """Fit a pack to PAIRS of pictures and captions.
+    """Take pictures out of a pack."""
+    refuse_settings(given)
+    from recap.datasets import PairFiles
 
-    PAIRS is a folder of pictures with .txt files of the same name (one caption a line), a .jsonl or .csv file with
-    image and caption, or a COCO captions .json with --images. Vectors are kept, so that a second fit takes seconds.
-    """
+    known = None if pairs is None else PairFiles(pairs, images=images)
+    captioner = load(update, device, given)
+    gone = captioner.forget(names(forget), known, source=source or None)
+    captioner.save_pretrained(target)
+    left = f"{captioner.alignment.method} of {captioner.statistics.pairs:,.0f} pairs is left"
+    click.echo(f"{target}: {gone:,} captions withdrawn; {left}", err=True)
+
+
+def load(update: str, device: str, given: dict[str, Any]) -> ReCap:
+    """Load the pack to change, with what the options say about it."""
     from recap.assets import cache_dir
     from recap.captioner import ReCap
-    from recap.datasets import read_pairs
-    from recap.encoders import load_encoder
-    from recap.pack import check_target
 
-    check_target(Path(out))
-    started = time.perf_counter()
-    known = read_pairs(pairs, images=images)
-    changes = {name: value for name, value in given.items() if value is not None}
-    loaded = load_encoder(encoder, device=device, cache=cache_dir() / "vectors.sqlite")
-    captioner = ReCap.fit(
-        known,
-        encoder=loaded,
-        language_model=language_model,
-        device=device,
-        source=source or Path(pairs).stem,
-        progress=True,
-        **changes,
-    )
-    captioner.save_pretrained(out)
-    for problem in captioner.problems:
-        click.echo(f"recap: {problem}", err=True)
+    captioner = ReCap.from_pretrained(update, device=device, progress=True, cache=cache_dir() / "vectors.sqlite")
+    about = {name: given[name] for name in ("description", "author", "licence")}
+    captioner.about = captioner.about.but(**about)
+    return captioner
+
+
+def refuse_settings(given: dict[str, Any]) -> None:
+    """Refuse options that only make sense for a new pack."""
+    settled = [name for name in ("method", "k", "language", "validation", "tune", "keep_vectors") if given.get(name)]
+    if settled:
+        names = ", ".join(f"-{name}" if len(name) == 1 else f"--{name.replace('_', '-')}" for name in settled)
+        raise click.UsageError(f"{names}: not with --update; these were settled when the pack was fitted")
+
+
+def validation_pairs(given: str | None, pairs: str, images: str | None) -> float | PairFiles | None:
+    """Return the share of pictures, the file, or the split of PAIRS that --validation names."""
+    from recap.datasets import PairFiles
+
+    if given is None:
+        return None
+    try:
+        return float(given)
+    except ValueError:
+        if Path(given).exists():
+            return PairFiles(given, images=images)
+        if Path(pairs).suffix.lower() == ".json":
+            return PairFiles(pairs, images=images, splits=[given])
+    raise click.UsageError(f"--validation {given}: neither a share, nor a file, nor a split of a Karpathy file")
+
+
+def names(given: str) -> list[str]:
+    """Return the names in a file, one a line, or between commas."""
+    path = Path(given)
+    listed = path.read_text(encoding="utf-8").split("\n") if path.is_file() else given.split(",")
+    found = [name.strip() for name in listed if name.strip()]
+    if not found:
+        raise click.UsageError(f"--forget {given}: no names of pictures")
+    return found
+
+
+def show(trial: Trial) -> None:
+    """Print one row of the table of trials."""
+    mark = "  chosen" if trial.chosen else ""
+    click.echo(f"{trial.parameter:<12}{trial.value!s:<18}CIDEr-D {trial.cider_d:6.1f}{mark}", err=True)
+
+
+def finish(captioner: ReCap, target: Path, report: Path | None, started: float) -> None:
+    """Save the pack, say what it is and what was wrong with the pairs; exit with 1 when some were broken."""
+    captioner.save_pretrained(target)
+    told = captioner.report
+    if report is not None:
+        lines = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in told.lines())
+        report.write_text(lines, encoding="utf-8")
+    _tell(told, report)
+    for name in ("cider_d", "i2t_r1", "t2i_r1"):
+        if name in captioner.about.numbers:
+            click.echo(f"validation {name}: {captioner.about.numbers[name]:.1f}", err=True)
     click.echo(
-        f"{out}: {captioner.alignment.method} fitted on {captioner.statistics.pairs:,.0f} pairs of "
-        f"{len(known) - len(captioner.problems):,} pictures in {time.perf_counter() - started:.1f} s",
+        f"{target}: {captioner.alignment.method} fitted on {captioner.statistics.pairs:,.0f} pairs of "
+        f"{told.pictures:,} pictures in {time.perf_counter() - started:.1f} s",
         err=True,
     )
-    if captioner.problems:
+    if told.broken:
         sys.exit(1)
+
+
+def _tell(told: FitReport, report: Path | None) -> None:
+    for title, items in (
+        ("broken", [str(error) for error in told.broken]),
+        (
+            "repeated pictures, whose new captions are used",
+            [f"{a} is the same as {b}" for a, b in told.repeated_pictures],
+        ),
+        ("repeated pairs, left out", [f"{name}: {caption}" for name, caption in told.repeated_pairs]),
+    ):
+        if items:
+            click.echo(f"{len(items):,} {title}:", err=True)
+            for item in items[:SHOWN]:
+                click.echo(f"  {item}", err=True)
+            if len(items) > SHOWN:
+                where = f"all are in {report}" if report else "--report FILE lists all"
+                click.echo(f"  ... and {len(items) - SHOWN:,} more; {where}", err=True)

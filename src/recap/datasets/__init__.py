@@ -2,6 +2,18 @@
 
 from recap.datasets.flickr8k import read_flickr8k
 from recap.datasets.images import IMAGE_SUFFIXES, find_images
-from recap.datasets.pairs import printable, read_pairs
+from recap.datasets.pairs import PairFiles, read_pairs, stream_pairs
+from recap.datasets.records import printable
+from recap.datasets.sentences import Sentence, read_sentences
 
-__all__ = ["IMAGE_SUFFIXES", "find_images", "printable", "read_flickr8k", "read_pairs"]
+__all__ = [
+    "IMAGE_SUFFIXES",
+    "PairFiles",
+    "Sentence",
+    "find_images",
+    "printable",
+    "read_flickr8k",
+    "read_pairs",
+    "read_sentences",
+    "stream_pairs",
+]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from recap.datastore import disk
+from recap.datastore import disk, duplicates
 from recap.datastore.base import CaptionRow, Excluded, Ids, Names, SearchResult, require_same_encoder, unit_rows
 from recap.datastore.blocks import VectorBlocks
 from recap.datastore.index import IndexArguments, index_arguments
@@ -139,10 +141,25 @@ class Datastore:
         self, *, source: Names | None = None, synthetic: bool | None = None, image_ids: Names | None = None
     ) -> int:
         """Remove the captions that fit all that is given, and return how many."""
-        gone = self._table.mask(source, None, synthetic, image_ids)
-        if gone is None:
+        if source is None and synthetic is None and image_ids is None:
             raise InputError("remove_where needs at least one of source, synthetic and image_ids")
-        return self._drop(gone)
+        return self.remove(self.find(source=source, synthetic=synthetic, image_ids=image_ids))
+
+    def find(
+        self,
+        *,
+        source: Names | None = None,
+        synthetic: bool | None = None,
+        image_ids: Names | None = None,
+        matching: re.Pattern[str] | None = None,
+    ) -> Ids:
+        """Return the ids of the captions that fit all that is given; ``matching`` is searched for in the text."""
+        mask = self._table.mask(source, None, synthetic, image_ids)
+        places = np.arange(len(self)) if mask is None else np.flatnonzero(mask)
+        if matching is not None:
+            texts = self._table.texts
+            places = places[[matching.search(texts[place]) is not None for place in places.tolist()]]
+        return self._table.ids[places]
 
     def merge(self, other: Datastore) -> Ids:
         """Append all captions of ``other``, and return the ids they have here."""
@@ -162,15 +179,25 @@ class Datastore:
             )
         return np.concatenate(ids)
 
-    def deduplicate(self) -> int:
-        """Keep the first of captions that differ only in case, spaces or the full stop; return how many went."""
-        seen: set[str] = set()
-        gone = np.zeros(len(self), dtype=bool)
-        for position, text in enumerate(self._table.texts):
-            key = " ".join(text.casefold().split()).removesuffix(".").rstrip()
-            gone[position] = key in seen
-            seen.add(key)
-        return self._drop(gone)
+    def deduplicate(self, cosine: float | None = None) -> int:
+        """Keep the first of captions that differ only in case, spaces or the full stop; return how many went.
+
+        With ``cosine`` also the first of those whose vectors, as the encoder made them, are at least so similar. In
+        stores of more than 50,000 captions a caption is compared with its nearest neighbours only.
+        """
+        if cosine is not None:
+            duplicates.check_threshold(cosine)
+        gone = self._drop(duplicates.same_words(self._table.texts))
+        if cosine is None:
+            return gone
+        pieces = self._blocks.stream(self._table.slots)
+        if len(self) <= duplicates.EXACT_ROWS:
+            return gone + self._drop(duplicates.alike(pieces, cosine))
+        raw = Searcher(self._table, self._blocks, None, index_arguments("approximate"))
+        near = duplicates.alike_among_neighbours(
+            self.ids, pieces, lambda rows, k: raw.search(rows, k, None, None), cosine
+        )
+        return gone + self._drop(near)
 
     def search(
         self,
@@ -247,6 +274,21 @@ class Datastore:
             self.save(folder)
         else:
             self._write(folder, whole=True)
+
+    @contextmanager
+    def replaced_at(self, folder: str | Path) -> Iterator[None]:
+        """Let the block put a copy of this store in the place of ``folder``, which becomes its home if it was.
+
+        Meanwhile no other process writes there; that one did so before, unknown to this store, raises ``PackError``.
+        """
+        folder = Path(folder).resolve()
+        if self._home is None or self._home.folder != folder:
+            yield
+            return
+        with disk.writing(folder) as writer:
+            self._check_unchanged(writer, self._home)
+            yield
+        self._home = _Home(folder, disk.read_manifest(folder), self._table.ids)
 
     def compact(self) -> None:
         """Get rid of the vectors of removed captions, in memory and in the folder the store came from or went to."""
@@ -333,8 +375,8 @@ class Datastore:
         """Write all of the store, or what ``folder`` lacks where it is the store's home, and return the manifest."""
         home = self._home if self._home is not None and self._home.folder == folder else None
         with disk.writing(folder) as writer:
-            if home is not None and (writer.found is None or writer.found.generation != home.manifest.generation):
-                raise PackError(f"{folder} was changed by another process since it was read; load it again")
+            if home is not None:
+                self._check_unchanged(writer, home)
             manifest = disk.Manifest(
                 encoder=self.encoder,
                 fingerprint=self.fingerprint,
@@ -349,3 +391,8 @@ class Datastore:
             else:
                 manifest = writer.changes(manifest, home.manifest, self._table, self._blocks, home.ids)
             return writer.commit(manifest)
+
+    @staticmethod
+    def _check_unchanged(writer: disk.Writer, home: _Home) -> None:
+        if writer.found is None or writer.found.generation != home.manifest.generation:
+            raise PackError(f"{home.folder} was changed by another process since it was read; load it again")

@@ -1,8 +1,8 @@
 """Retrieved captions in, the text a language model continues out.
 
-A template is a string with the place ``{captions}``. Two are at hand, by language: the one of the paper, for models
-that follow instructions (FLAN-T5), and one with worked examples, for small models that only continue a text. Another
-language is another string: in ``PAPER`` and ``WORKED`` here, or in the config of a pack.
+A template is a string with the place ``{captions}``. Two are at hand in each of a dozen languages: the one of the
+paper, for models that follow instructions (FLAN-T5), and one with worked examples, for small models that only continue
+a text. Another language is another line of ``PHRASES`` here, or a template of your own in the config of a pack.
 """
 
 from __future__ import annotations
@@ -20,10 +20,31 @@ Order = Literal["worst-to-best", "best-to-worst", "random"]
 
 PLACE = "{captions}"
 
-PAPER = {"en": "Similar images show: {captions} This image shows:"}
+PHRASES = {
+    "de": ("Ähnliche Bilder zeigen:", "Dieses Bild zeigt:"),
+    "en": ("Similar images show:", "This image shows:"),
+    "es": ("Imágenes similares muestran:", "Esta imagen muestra:"),
+    "fr": ("Des images similaires montrent :", "Cette image montre :"),
+    "it": ("Immagini simili mostrano:", "Questa immagine mostra:"),
+    "ja": ("似た画像の説明：", "この画像の説明："),
+    "ko": ("비슷한 이미지의 설명:", "이 이미지의 설명:"),
+    "nl": ("Vergelijkbare afbeeldingen tonen:", "Deze afbeelding toont:"),
+    "pl": ("Podobne obrazy przedstawiają:", "Ten obraz przedstawia:"),
+    "pt": ("Imagens semelhantes mostram:", "Esta imagem mostra:"),
+    "ru": ("Похожие изображения показывают:", "Это изображение показывает:"),
+    "sv": ("Liknande bilder visar:", "Den här bilden visar:"),
+    "tr": ("Benzer görsellerin açıklamaları:", "Bu görselin açıklaması:"),
+    "zh": ("相似的图片显示：", "这张图片显示："),
+}
+"""What comes before the retrieved captions and before the caption to be written, by language."""
+
+SEPARATORS = {"ja": "、", "zh": "；"}
+"""What stands between two captions where it is not a comma and a space."""
+
+PAPER = {language: f"{similar} {PLACE} {this}" for language, (similar, this) in PHRASES.items()}
 """The prompt of the paper, by language."""
 
-WORKED = {"en": "Similar images show: {captions}\nThis image shows:"}
+WORKED = {language: f"{similar} {PLACE}\n{this}" for language, (similar, this) in PHRASES.items()}
 """The prompt of one worked example, and of the question after them, by language."""
 
 
@@ -65,12 +86,12 @@ class PromptTemplate:
     @classmethod
     def paper(cls, language: str = "en", *, order: Order = "worst-to-best") -> Self:
         """Return the template of the paper."""
-        return cls(_in_language(PAPER, language), order=order)
+        return cls(*_in_language(PAPER, language), order=order)
 
     @classmethod
     def worked(cls, examples: Iterable[WorkedExample], language: str = "en", *, order: Order = "worst-to-best") -> Self:
         """Return the template that shows a completion model a few worked examples first."""
-        return cls(_in_language(WORKED, language), order=order, examples=tuple(examples))
+        return cls(*_in_language(WORKED, language), order=order, examples=tuple(examples))
 
     def render(self, captions_best_first: Sequence[str], vector: Vectors | None = None) -> Prompt:
         """Return the prompt for the captions retrieved for one image."""
@@ -118,10 +139,12 @@ class PromptTemplate:
         return cls(**{**values, "examples": examples})
 
 
-def _in_language(templates: Mapping[str, str], language: str) -> str:
-    if language not in templates:
+def _in_language(templates: Mapping[str, str], language: str) -> tuple[str, str]:
+    """Return the template and the separator of a language; that of Brazil or Austria is the one of the language."""
+    base = language.lower().partition("-")[0]
+    if base not in templates:
         raise InputError(
             f"no prompt template in {language!r}; known: {', '.join(sorted(templates))}. "
             f"Give PromptTemplate a text of your own that holds {PLACE}"
         )
-    return templates[language]
+    return templates[base], SEPARATORS.get(base, ", ")

@@ -1,0 +1,42 @@
+"""Localized Narratives: long spoken descriptions of the pictures of COCO, Flickr30k and others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from recap.datasets.sources import require
+from recap.datasets.text import parse_json, read_lines
+from recap.errors import InputError
+from recap.types import Pair
+
+_DATA = "Localized Narratives"
+
+
+def read_narratives(path: str | Path, images: str | Path) -> list[Pair]:
+    """Return pairs from a ``*_localized_narratives*.jsonl`` file, or from all of them in a folder.
+
+    ``images`` is where the pictures lie: ``000000000042.jpg`` for COCO (2017's names), ``ID.jpg`` for the others. A
+    picture that several people described has several captions. An id is the picture's, that of COCO as a plain number.
+    """
+    path = require(Path(path), _DATA)
+    files = sorted(path.glob("*localized_narratives*.jsonl")) if path.is_dir() else [path]
+    if not files:
+        raise InputError(f"{path}: no *localized_narratives*.jsonl in it")
+    captions: dict[tuple[str, str], list[str]] = {}
+    for file in files:
+        for number, line in read_lines(file):
+            key, text = _narrative(parse_json(line, f"{file}:{number}"), f"{file}:{number}")
+            captions.setdefault(key, []).append(text)
+    return [Pair(Path(images) / name, tuple(texts), image) for (image, name), texts in captions.items()]
+
+
+def _narrative(record: Any, where: str) -> tuple[tuple[str, str], str]:
+    """Return the picture's id and file name, and what was said."""
+    try:
+        data, image, text = str(record["dataset_id"]), str(record["image_id"]), " ".join(record["caption"].split())
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{where}: expected dataset_id, image_id and caption") from error
+    if data.startswith("mscoco") and image.isdigit():
+        return (str(int(image)), f"{int(image):012d}.jpg"), text
+    return (image, f"{image}.jpg"), text

@@ -1,0 +1,90 @@
+"""Webdataset shards: tar files in which a picture and its captions follow each other under one name.
+
+    000001.jpg  000001.txt          one caption a line; or 000001.json with "caption" or "captions"
+
+A shard is read once from front to back and nothing is unpacked, so any number of any size will do.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import tarfile
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path, PurePosixPath
+from typing import TypeAlias
+
+from recap.datasets.images import IMAGE_SUFFIXES
+from recap.datasets.records import MissingCaptionError, as_captions, printable
+from recap.errors import InputError
+from recap.types import Pair
+
+TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz")
+CAPTION_SUFFIXES = (".txt", ".caption", ".json")
+CAPTION_FIELDS = ("captions", "caption", "text")
+MAX_BYTES = 1 << 30
+"""Of one member."""
+
+_Member: TypeAlias = tuple[str, str, bytes]
+"""Key, suffix and content."""
+
+
+def find_shards(path: Path) -> list[Path]:
+    """Return the shards that a file, a folder or a pattern names; none when it names something else."""
+    if path.is_dir():
+        found = [child for child in path.iterdir() if child.name.lower().endswith(TAR_SUFFIXES)]
+    elif path.name.lower().endswith(TAR_SUFFIXES):
+        found = [path] if path.exists() else list(map(Path, glob.glob(str(path))))  # noqa: PTH207 - absolute patterns
+    else:
+        found = []
+    return sorted(child for child in found if child.is_file())
+
+
+def shard_pairs(shards: Sequence[Path]) -> Iterator[Pair | InputError]:
+    """Yield the pairs of shards in their order, or what is wrong with a sample or the rest of a shard."""
+    for shard in shards:
+        try:
+            for key, members in groupby(_members(shard), key=lambda member: member[0]):
+                yield _pair(shard, key, {suffix: content for _, suffix, content in members})
+        except (tarfile.TarError, OSError, EOFError) as error:
+            yield InputError(f"{shard}: cannot be read to its end ({error})")
+
+
+def _members(shard: Path) -> Iterator[_Member]:
+    with tarfile.open(shard, "r|*") as archive:
+        for member in archive:
+            path = PurePosixPath(member.name)
+            stem, _, suffix = path.name.partition(".")
+            suffix = f".{suffix.lower()}"
+            wanted = suffix in IMAGE_SUFFIXES or suffix in CAPTION_SUFFIXES
+            if member.isfile() and wanted and member.size <= MAX_BYTES and not path.name.startswith("."):
+                file = archive.extractfile(member)
+                if file is not None:
+                    yield str(path.with_name(stem)), suffix, file.read()
+
+
+def _pair(shard: Path, key: str, members: dict[str, bytes]) -> Pair | InputError:
+    where = f"{shard}/{printable(key)}"
+    image = next((content for suffix, content in members.items() if suffix in IMAGE_SUFFIXES), None)
+    if image is None:
+        return InputError(f"{where}: captions without a picture")
+    texts = next((_texts(suffix, members[suffix]) for suffix in CAPTION_SUFFIXES if suffix in members), None)
+    if texts is None:
+        return MissingCaptionError(f"{where}: no caption")
+    captions = as_captions(texts, where)
+    if isinstance(captions, InputError):
+        return captions
+    return Pair(image, tuple(captions), printable(f"{shard.name}/{key}"))
+
+
+def _texts(suffix: str, content: bytes) -> object:
+    """Return what a member says; what cannot be read is returned as it is, for the check of captions to refuse."""
+    try:
+        text = content.decode("utf-8-sig")
+        if suffix != ".json":
+            return text.split("\n")
+        record = json.loads(text)
+        return next((record[name] for name in CAPTION_FIELDS if name in record), None)
+    except (ValueError, TypeError):
+        return content

@@ -1,0 +1,82 @@
+"""Packs on the Hugging Face hub: up, and down into a folder of one's own."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from recap import pack
+from recap.errors import PackError
+from recap.files import atomic_folder
+
+if TYPE_CHECKING:
+    from recap.captioner import ReCap
+
+LEFT_BEHIND = ["**/.lock", ".lock", "**/.*.tmp"]
+"""What belongs to this machine only."""
+
+
+def push_captioner(
+    captioner: ReCap,
+    repository: str,
+    *,
+    private: bool | None = None,
+    revision: str | None = None,
+    token: str | bool | None = None,
+    commit_message: str = "Upload a recap pack",
+) -> str:
+    """Upload a captioner as a pack; see ``push``."""
+    with TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "pack"
+        pack.save(captioner, folder)
+        return push(folder, repository, private=private, revision=revision, token=token, commit_message=commit_message)
+
+
+def push(
+    folder: Path,
+    repository: str,
+    *,
+    private: bool | None = None,
+    revision: str | None = None,
+    token: str | bool | None = None,
+    commit_message: str = "Upload a recap pack",
+) -> str:
+    """Upload the pack in a folder as a repository of the hub, made first if it is not there; return its address."""
+    from huggingface_hub import HfApi
+
+    from recap.assets.hub import explained
+
+    pack.read_config(folder)
+    api = HfApi(token=token)
+    with explained(repository):
+        name = api.create_repo(repository, private=private, exist_ok=True).repo_id
+        commit = api.upload_folder(
+            repo_id=name,
+            folder_path=folder,
+            revision=revision,
+            commit_message=commit_message,
+            allow_patterns=[*pack.NAMES, f"{pack.DATASTORE}/*"],
+            ignore_patterns=LEFT_BEHIND,
+            delete_patterns=[f"{pack.DATASTORE}/*", "pictures.*", pack.CONFIDENCE],
+        )
+    return str(commit.commit_url)
+
+
+def pull(repository: str, folder: Path, *, revision: str | None = None, token: str | bool | None = None) -> None:
+    """Download a pack from the hub into a folder, all of it or nothing, and check it."""
+    from recap.assets import hub_folder
+    from recap.packs.verify import verify
+
+    pack.check_target(folder)
+    snapshot = hub_folder(repository, revision=revision, token=token)
+    with atomic_folder(folder) as target:
+        for name in pack.NAMES:
+            if (snapshot / name).is_dir():
+                shutil.copytree(snapshot / name, target / name)
+            elif (snapshot / name).is_file():
+                shutil.copyfile(snapshot / name, target / name)
+        broken = [check for check in verify(target) if check.problem]
+        if broken:
+            raise PackError(f"{repository}: what came from the hub is no sound pack: {broken[0].problem}")

@@ -1,0 +1,206 @@
+"""Is a pack sound? Every file, every number that has to agree with another, and the captions themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from recap import pack
+from recap.alignment import LinearAlignment, PairStatistics
+from recap.datastore import Datastore
+from recap.errors import PackError
+from recap.files import file_sha256
+from recap.packs.pictures import Pictures
+
+TOLERANCE = 1e-4
+"""How far the map may lie from the one that the statistics give; BLAS differs a little between machines."""
+
+UNIT_TOLERANCE = 1e-3
+BLOCK = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    problem: str = ""
+    """What is wrong, with the file; empty when nothing is."""
+    detail: str = ""
+
+
+class _Parts:
+    """The parts of a pack, each loaded once; one that cannot be loaded raises whenever it is asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._known: dict[str, Any] = {}
+
+    def _get(self, name: str, load: Callable[[], Any]) -> Any:
+        if name not in self._known:
+            self._known[name] = load()
+        return self._known[name]
+
+    @property
+    def config(self) -> dict[str, Any]:
+        config: dict[str, Any] = self._get("config", lambda: pack.read_config(self.folder))
+        return config
+
+    @property
+    def alignment(self) -> LinearAlignment:
+        alignment: LinearAlignment = self._get("map", lambda: LinearAlignment.load(self.folder / pack.ALIGNMENT))
+        return alignment
+
+    @property
+    def statistics(self) -> PairStatistics:
+        statistics: PairStatistics = self._get("sums", lambda: PairStatistics.load(self.folder / pack.STATISTICS))
+        return statistics
+
+    @property
+    def datastore(self) -> Datastore:
+        store: Datastore = self._get("store", lambda: Datastore.load(self.folder / pack.DATASTORE, verify=True))
+        return store
+
+    @property
+    def pictures(self) -> Pictures | None:
+        pictures: Pictures | None = self._get("pictures", lambda: Pictures.load(self.folder))
+        return pictures
+
+
+def verify(folder: Path, *, encoder: bool = False) -> Iterator[Check]:
+    """Yield what was checked and what is wrong; ``encoder`` also loads the encoder and compares its fingerprints.
+
+    Every check is made, whatever the others say: one broken file does not hide another.
+    """
+    parts = _Parts(folder)
+    checks: dict[str, Callable[[_Parts], str]] = {
+        "config": _config,
+        "files": _files,
+        "map": _map,
+        "statistics": _statistics,
+        "map agrees with statistics": _agreement,
+        "datastore": _datastore,
+        "vectors": _vectors,
+        "pictures": _pictures,
+        "card": _card,
+    }
+    if encoder:
+        checks["encoder"] = _encoder
+    for name, look in checks.items():
+        try:
+            with np.errstate(all="ignore"):
+                detail = look(parts)
+        except Exception as error:  # numbers from damaged files raise nearly anything
+            yield Check(name, problem=str(error) or type(error).__name__)
+        else:
+            yield Check(name, detail=detail)
+
+
+def _config(parts: _Parts) -> str:
+    pack.read_settings(parts.config, parts.folder)
+    pack.read_about(parts.config, parts.folder)
+    return f"format {parts.config['format']}, encoder {parts.config['encoder']}"
+
+
+def _files(parts: _Parts) -> str:
+    listed = parts.config.get("files", {})
+    for name, known in listed.items():
+        path = parts.folder / name
+        if not path.is_file():
+            raise PackError(f"{path} is missing")
+        if path.stat().st_size != known["bytes"]:
+            raise PackError(f"{path} is truncated or damaged: {path.stat().st_size} bytes, not {known['bytes']}")
+        if file_sha256(path) != known["sha256"]:
+            raise PackError(f"{path} is damaged: its sha256 differs from the one in {pack.CONFIG}")
+    return f"{len(listed)} with their sha256" if listed else "an older pack, which lists none"
+
+
+def _map(parts: _Parts) -> str:
+    path, alignment = parts.folder / pack.ALIGNMENT, parts.alignment
+    _same_encoders(path, parts.config, alignment.image_encoder_, alignment.text_encoder_)
+    shape = (len(alignment.text_mean_), len(alignment.image_mean_))
+    if alignment.W_.shape != shape:
+        raise PackError(f"{path}: the map has the shape {alignment.W_.shape}, its means {shape}")
+    return f"{alignment.method}, {shape[1]} to {shape[0]} dimensions"
+
+
+def _statistics(parts: _Parts) -> str:
+    path, statistics = parts.folder / pack.STATISTICS, parts.statistics
+    _same_encoders(path, parts.config, statistics.image_encoder, statistics.text_encoder)
+    moments = statistics.centred()
+    if not all(np.isfinite(part).all() for part in moments if part is not None):
+        raise PackError(f"{path} holds NaN or infinite values")
+    return f"{statistics.pairs:,.0f} pairs"
+
+
+def _agreement(parts: _Parts) -> str:
+    known = parts.alignment
+    again = LinearAlignment.from_statistics(parts.statistics, **known.get_params())
+    if again.W_.shape != known.W_.shape:
+        raise PackError(f"{parts.folder}: map {known.W_.shape} and statistics {again.W_.shape} differ in shape")
+    difference = float(np.abs(again.W_ - known.W_).max())
+    if not difference <= TOLERANCE:
+        raise PackError(
+            f"{parts.folder / pack.ALIGNMENT}: not the map that the statistics give (off by {difference:.2g})"
+        )
+    return f"off by {difference:.1g}"
+
+
+def _datastore(parts: _Parts) -> str:
+    folder, store = parts.folder / pack.DATASTORE, parts.datastore
+    if not len(store):
+        raise PackError(f"{folder} is empty: there is nothing to retrieve")
+    if store.fingerprint != parts.config["text_fingerprint"]:
+        raise PackError(f"{folder}: its vectors were made by another text encoder than the pack's")
+    if store.dimension != len(parts.alignment.text_mean_):
+        raise PackError(f"{folder}: {store.dimension} dimensions, where the map has {len(parts.alignment.text_mean_)}")
+    if len(np.unique(store.ids)) != len(store):
+        raise PackError(f"{folder}: some ids occur twice")
+    return f"{len(store):,} captions of {len(store.sources())} sources"
+
+
+def _vectors(parts: _Parts) -> str:
+    folder, store = parts.folder / pack.DATASTORE, parts.datastore
+    known = store.ids
+    for start in range(0, len(store), BLOCK):
+        ids = known[start : start + BLOCK]
+        rows = store.raw_vectors(ids)
+        wrong = np.flatnonzero(~(np.abs(np.linalg.norm(rows, axis=1) - 1) <= UNIT_TOLERANCE))
+        if len(wrong):
+            raise PackError(f"{folder}: the vector of caption {ids[wrong[0]]} is not of unit length")
+    return "all finite and of unit length"
+
+
+def _pictures(parts: _Parts) -> str:
+    pictures = parts.pictures
+    if pictures is None:
+        return "not recorded: none can be withdrawn"
+    vectors = pictures.vectors
+    width = len(parts.alignment.image_mean_)
+    if vectors is not None and len(pictures) and (vectors.shape[1] != width or not np.isfinite(vectors).all()):
+        raise PackError(f"{parts.folder}: the vectors of the pictures are not finite, or not {width} numbers each")
+    captions = sum(len(picture.caption_ids) for picture in pictures)
+    if captions > parts.statistics.pairs + 0.5:
+        raise PackError(f"{parts.folder}: {captions} pairs are recorded, but the map was fitted to fewer")
+    return f"{len(pictures):,}, {'with' if vectors is not None else 'without'} vectors"
+
+
+def _card(parts: _Parts) -> str:
+    text = (parts.folder / pack.CARD).read_text(encoding="utf-8")
+    if not text.startswith("---\n") or "\n---\n" not in text[4:]:
+        raise PackError(f"{parts.folder / pack.CARD} has no front matter, by which the hub sorts packs")
+    return "with front matter"
+
+
+def _encoder(parts: _Parts) -> str:
+    return pack.read_encoder(parts.folder).name
+
+
+def _same_encoders(path: Path, config: dict[str, Any], image: str, text: str) -> None:
+    for side, found in (("image", image), ("text", text)):
+        if found and found != config[f"{side}_fingerprint"]:
+            raise PackError(f"{path} was made with another {side} encoder than {pack.CONFIG} says")

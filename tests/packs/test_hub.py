@@ -1,0 +1,149 @@
+"""Packs up to a hub and down again: a small server speaks the hub's side of the HTTP."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from recap import ReCap
+from recap.packs.verify import verify
+
+COMMIT = "c" * 40
+
+
+class Hub(BaseHTTPRequestHandler):
+    """One repository; files come inside the commit, as the hub allows for small ones."""
+
+    files: dict[str, bytes]
+    created: list[dict[str, object]]
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        path = urlsplit(self.path).path
+        if path == "/api/repos/create":
+            self.created.append(json.loads(body))
+            self.answer({"url": f"http://{self.headers['Host']}/ada/walls"})
+        elif path == "/api/validate-yaml":
+            self.answer({"errors": [], "warnings": []})
+        elif "/preupload/" in path:
+            names = [file["path"] for file in json.loads(body)["files"]]
+            self.answer({"files": [{"path": n, "uploadMode": "regular", "shouldIgnore": False} for n in names]})
+        elif "/commit/" in path:
+            for line in map(json.loads, body.splitlines()):
+                if line["key"] == "file":
+                    self.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
+                elif line["key"] == "deletedFile":
+                    del self.files[line["value"]["path"]]
+            address = f"http://{self.headers['Host']}/ada/walls/commit/{COMMIT}"
+            self.answer({"commitUrl": address, "commitOid": COMMIT, "success": True})
+        else:
+            self.send_error(404)
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        path = urlsplit(self.path).path
+        if re.fullmatch(r"/api/models/ada/walls(/revision/\w+)?", path):
+            siblings = [{"rfilename": name} for name in sorted(self.files)]
+            self.answer({"id": "ada/walls", "sha": COMMIT, "siblings": siblings})
+        elif path.startswith("/api/models/ada/walls/tree/"):
+            self.answer(
+                [
+                    {"type": "file", "path": name, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
+                    for name, content in sorted(self.files.items())
+                ]
+            )
+        elif match := re.fullmatch(r"/ada/walls/resolve/\w+/(.+)", path):
+            content = self.files.get(match[1])
+            if content is None:
+                self.send_error(404)
+                return
+            self.send_response(200)
+            self.send_header("ETag", f'"{hashlib.sha1(content).hexdigest()}"')
+            self.send_header("X-Repo-Commit", COMMIT)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(content)
+        else:
+            self.send_error(404)
+
+    def answer(self, value: object) -> None:
+        content = json.dumps(value).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def hub() -> Iterator[tuple[str, type[Hub]]]:
+    handler = type("OneHub", (Hub,), {"files": {}, "created": []})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", handler
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def recap(address: str, home: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    hidden = ("HF_HUB_OFFLINE", "HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy")
+    environment = {name: value for name, value in os.environ.items() if name not in hidden}
+    environment |= {"HF_ENDPOINT": address, "HF_HOME": str(home), "HF_TOKEN": "hf_none", "NO_PROXY": "127.0.0.1"}
+    command = [sys.executable, "-m", "recap.cli.main", "pack", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+
+def test_a_pack_goes_up_and_comes_down_the_same(
+    hub: tuple[str, type[Hub]], folder: Path, tmp_path: Path, new_pictures: dict[str, Path]
+):
+    address, server = hub
+    server.files["datastore/segment-00099.parquet"] = b"of an older pack"
+    server.files["photo.jpg"] = b"the author's"
+    up = recap(address, tmp_path / "home", "push", folder, "ada/walls", "--private")
+    assert up.returncode == 0, up.stderr
+    assert up.stdout.strip() == f"{address}/ada/walls/commit/{COMMIT}"
+    assert "names no licence" in up.stderr
+    asked = server.created[0]
+    assert asked.get("visibility") == "private" or asked.get("private") is True, "as older and newer clients say it"
+    there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert set(server.files) == there - {"datastore/.lock"} | {"photo.jpg"}
+    down = recap(address, tmp_path / "home", "pull", "ada/walls", "--out", tmp_path / "mine")
+    assert down.returncode == 0, down.stderr
+    assert not [check.problem for check in verify(tmp_path / "mine") if check.problem]
+    assert not (tmp_path / "mine/photo.jpg").exists()
+    picture = new_pictures["red"]
+    assert ReCap.from_pretrained(tmp_path / "mine").caption(picture) == ReCap.from_pretrained(folder).caption(picture)
+    server.files["alignment.safetensors"] = server.files["alignment.safetensors"][:-4]
+    damaged = recap(address, tmp_path / "home2", "pull", "ada/walls", "--out", tmp_path / "damaged")
+    assert damaged.returncode == 2
+    assert "no sound pack" in damaged.stderr
+    assert not (tmp_path / "damaged").exists()
+
+
+def test_a_broken_pack_stays_here(hub: tuple[str, type[Hub]], folder: Path, tmp_path: Path):
+    address, server = hub
+    (folder / "statistics.safetensors").unlink()
+    done = recap(address, tmp_path / "home", "push", folder, "ada/walls")
+    assert done.returncode == 2
+    assert "not uploaded" in done.stderr
+    assert not server.created

@@ -1,0 +1,260 @@
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from scipy.optimize import minimize
+from scipy.special import expit
+
+from recap import ReCap
+from recap.builtin import packaged_file
+from recap.calibration import Judge, KnownPictures, fit_calibration, own_rows
+from recap.captioner import Proposals
+from recap.confidence import DEPTH, FEATURES, Calibration, calibration_error, features, fit_logistic, is_trusted
+from recap.errors import InputError, PackError
+from recap.pack import CONFIDENCE
+from recap.selection import by_consensus
+from recap.types import Caption, Evidence, Pair
+
+EVIDENCE = tuple(
+    Evidence(text, similarity)
+    for text, similarity in (
+        ("a dog runs on grass", 0.5),
+        ("a dog plays on grass", 0.45),
+        ("a brown dog on a field", 0.4),
+        ("a man rides a horse", 0.3),
+    )
+)
+
+
+@pytest.fixture(scope="module")
+def many(pairs: list[Pair], new_pictures: dict[str, Path]) -> list[Pair]:
+    """Six pictures of each colour, no two the same."""
+    random = np.random.default_rng(5)
+    made = []
+    for colour, path in new_pictures.items():
+        captions = next(pair.captions for pair in pairs if pair.id.startswith(colour))
+        for number in range(6):
+            pixels = np.asarray(Image.open(path), dtype=np.float64) + random.normal(0, 20, 3)
+            picture = Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
+            made.append(Pair(picture, captions, f"{colour}-{number}"))
+    return made
+
+
+@pytest.fixture(scope="module")
+def captioner(many: list[Pair], encoder_folder: Path) -> ReCap:
+    fitted = ReCap.fit(many, encoder=f"onnx:{encoder_folder}", method="ols")
+    fitted.calibration = fit_calibration(fitted, many)
+    return fitted
+
+
+def test_features_are_what_they_are_called():
+    texts = ["a dog runs on grass", "a red bus"]
+    rows = dict(zip(FEATURES, features(texts, [0.5, 0.1], EVIDENCE).T, strict=True))
+    np.testing.assert_allclose(rows["cosine"], [0.5, 0.1])
+    np.testing.assert_allclose(rows["nearest"], 0.5)
+    np.testing.assert_allclose(rows["spread"], 0.5 - (0.5 + 0.45 + 0.4 + 0.3) / 4)
+    nothing = np.zeros(0, np.float32)
+    np.testing.assert_allclose(rows["support"], by_consensus(texts, nothing, EVIDENCE))
+    among = by_consensus([item.text for item in EVIDENCE], nothing, EVIDENCE)
+    np.testing.assert_allclose(rows["agreement"], among.mean())
+    assert rows["support"][0] > rows["support"][1]
+
+
+def test_a_caption_does_not_support_itself():
+    alone = (Evidence("a dog", 0.5), Evidence("some tall ship", 0.4))
+    assert features(["a dog"], [0.5], alone)[0, FEATURES.index("support")] == 0
+    twice = (*alone, Evidence("a dog", 0.5))
+    assert features(["a dog"], [0.5], twice)[0, FEATURES.index("support")] > 0.3
+
+
+def test_features_do_not_depend_on_how_much_was_retrieved_or_asked_at_once():
+    many = tuple(Evidence(f"a dog number {i} of them", 0.5 - i / 1000) for i in range(3 * DEPTH))
+    texts = ["a dog", "a dog number 3 of them", "ships"]
+    together = features(texts, [0.1, 0.2, 0.3], many)
+    np.testing.assert_allclose(together, features(texts, [0.1, 0.2, 0.3], many[:DEPTH]))
+    np.testing.assert_allclose(together[1:2], features(texts[1:2], [0.2], many), atol=1e-12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 5), st.floats(0.1, 30), st.booleans())
+def test_the_regression_is_the_minimum_of_its_loss(seed: int, columns: int, ridge: float, weighted: bool):
+    random = np.random.default_rng(seed)
+    rows = random.normal(random.normal(size=columns), 10.0 ** random.integers(-3, 3, columns), (60, columns))
+    shares = random.integers(0, 4, 60) / 3
+    weights = random.uniform(0.1, 3, 60) if weighted else np.ones(60)
+    mean = np.average(rows, axis=0, weights=weights)
+    scale = np.sqrt(np.average((rows - mean) ** 2, axis=0, weights=weights))
+
+    def loss(solution: np.ndarray) -> float:
+        logits = solution[0] + (rows - mean) / scale @ solution[1:]
+        return weights @ (np.logaddexp(0, logits) - shares * logits) + ridge * solution[1:] @ solution[1:] / 2
+
+    best = minimize(loss, np.zeros(columns + 1), method="BFGS", options={"gtol": 1e-8})
+    intercept, slopes = fit_logistic(rows, shares, weights if weighted else None, ridge=ridge)
+    np.testing.assert_allclose(slopes * scale, best.x[1:], atol=1e-4)
+    assert intercept + slopes @ mean == pytest.approx(best.x[0], abs=1e-4)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.integers(0, 10**6),
+    st.lists(st.floats(-2, 2), min_size=len(FEATURES), max_size=len(FEATURES)),
+    st.floats(-2, 2),
+    st.integers(1, 3),
+)
+def test_a_known_truth_is_found_again(seed: int, truth: list[float], intercept: float, raters: int):
+    random = np.random.default_rng(seed)
+    rows = random.normal(size=(8000, len(FEATURES)))
+    probability = expit(intercept + rows @ truth)
+    right = random.binomial(raters, probability) / raters
+    fitted = Calibration.fit(rows[:4000], right[:4000], method="ols", pictures=1, labels="made up")
+    predicted = fitted.probabilities(rows[4000:])
+    assert np.abs(predicted - probability[4000:]).mean() < 0.03
+    assert calibration_error(predicted, right[4000:]) < 0.05
+
+
+def test_rows_without_difference_or_doubt_are_survived():
+    rows = np.column_stack([np.ones(30), np.arange(30.0)])
+    intercept, slopes = fit_logistic(rows, np.ones(30))
+    assert np.isfinite([intercept, *slopes]).all()
+    assert expit(intercept + rows @ slopes).min() > 0.99
+    _, separable = fit_logistic(rows, (rows[:, 1] > 15).astype(float))
+    assert separable[0] == 0
+    assert 0 < separable[1] < 10
+
+
+def test_calibration_error_of_what_can_be_computed_by_hand():
+    confidence = np.repeat([0.1, 0.9], 50)
+    right = np.concatenate([np.repeat([1.0, 0.0], [5, 45]), np.repeat([1.0, 0.0], [35, 15])])
+    assert calibration_error(confidence, right, bins=2) == pytest.approx(0.1)
+    assert calibration_error(confidence, confidence) == 0
+    sure = np.array([0.05, 0.05, 0.05, 1.0])
+    assert calibration_error(sure, np.array([0, 0, 1, 1.0]), equal_width=True) == pytest.approx((1 - 0.15) / 4)
+
+
+def test_the_packaged_numbers_make_sense():
+    calibration = Calibration.load(packaged_file(CONFIDENCE))
+    good, bad = features(["a dog on grass", "a red bus"], [0.5, 0.0], EVIDENCE)
+    assert calibration.probabilities(good[None])[0] > 0.5 > 0.1 > calibration.probabilities(bad[None])[0]
+    judge = Judge.packaged()
+    nothing, human = judge.probabilities(np.array([0.0, 1.0]))
+    assert nothing < 0.02
+    assert human > 0.8
+
+
+def test_captions_are_confident_where_they_should_be(captioner: ReCap, new_pictures: dict[str, Path]):
+    for colour, path in new_pictures.items():
+        caption = captioner.caption(path)
+        assert caption.confidence is not None
+        assert colour in caption.text
+        assert caption.as_dict()["confidence"] == caption.confidence
+        wrong = next(other for other in new_pictures if other != colour)
+        assert captioner.calibration is not None
+        doubtful = captioner.calibration.confidence(f"a {wrong} wall", -0.5, caption.evidence)
+        assert doubtful < caption.confidence
+
+
+def test_another_map_has_no_confidence(captioner: ReCap, new_pictures: dict[str, Path]):
+    caption = captioner.caption(new_pictures["red"], method="procrustes")
+    assert caption.confidence is None
+    with pytest.raises(InputError, match="no calibration"):
+        is_trusted(caption, 0.5)
+
+
+def test_a_pack_keeps_its_calibration(captioner: ReCap, new_pictures: dict[str, Path], tmp_path: Path):
+    captioner.save_pretrained(tmp_path / "pack")
+    again = ReCap.from_pretrained(tmp_path / "pack")
+    assert again.calibration == captioner.calibration
+    assert again.caption(new_pictures["red"]) == captioner.caption(new_pictures["red"])
+    again.calibration = None
+    again.save_pretrained(tmp_path / "pack")
+    assert not (tmp_path / "pack" / CONFIDENCE).exists()
+    assert ReCap.from_pretrained(tmp_path / "pack").caption(new_pictures["red"]).confidence is None
+
+
+def test_the_map_is_solved_without_the_pictures_it_is_tested_on(
+    captioner: ReCap, many: list[Pair], monkeypatch: pytest.MonkeyPatch
+):
+    seen = []
+
+    def note(twin: ReCap, part: KnownPictures) -> tuple[np.ndarray, np.ndarray]:
+        seen.append((twin.alignment, part))
+        return own_rows(twin, part)
+
+    monkeypatch.setattr("recap.calibration.own_rows", note)
+    fit_calibration(captioner, many)
+    assert len(seen) == 5
+    assert sorted(name for _, part in seen for name in part.ids) == sorted(pair.id for pair in many)
+    for alignment, part in seen:
+        rest = [pair for pair in many if pair.id not in part.ids]
+        other = ReCap.fit(rest, encoder=captioner.encoder, method="ols")
+        np.testing.assert_allclose(alignment.W_, other.alignment.W_, atol=1e-4)
+
+
+def test_captions_of_a_picture_are_not_evidence_for_it(
+    captioner: ReCap, many: list[Pair], monkeypatch: pytest.MonkeyPatch
+):
+    proposed: list[tuple[str, Proposals]] = []
+    original = ReCap.propose
+
+    def note(self: ReCap, vectors: np.ndarray, *, exclude_image_ids: Sequence[str]) -> list[Proposals]:
+        found = original(self, vectors, exclude_image_ids=exclude_image_ids)
+        proposed.extend(zip(exclude_image_ids, found, strict=True))
+        return found
+
+    monkeypatch.setattr(ReCap, "propose", note)
+    fit_calibration(captioner, many)
+    assert sorted(name for name, _ in proposed) == sorted(pair.id for pair in many)
+    for name, proposals in proposed:
+        assert name not in {item.image_id for item in proposals.evidence}
+
+
+def test_pairs_that_were_not_fitted_are_not_withdrawn(captioner: ReCap, many: list[Pair]):
+    strangers = [Pair(pair.image, pair.captions, f"stranger-{pair.id}") for pair in many]
+    changed = [Pair(pair.image, pair.captions[:2], pair.id) for pair in many[:3]]
+    mixed = [*strangers, *changed, *many[3:]]
+    assert fit_calibration(captioner, mixed).pictures == len(many) - 3
+    assert fit_calibration(captioner, strangers, fitted=False).pictures == len(many)
+    assert fit_calibration(captioner, many, pictures=25).pictures == 25
+
+
+def test_pictures_with_one_caption_need_the_encoder_of_the_judge(captioner: ReCap, many: list[Pair]):
+    single = [Pair(pair.image, pair.captions[:1], pair.id) for pair in many]
+    with pytest.raises(InputError, match="two captions or more"):
+        fit_calibration(captioner, single, fitted=False)
+    judge = Judge(-5, 7, 0.5, captioner.encoder.text.fingerprint)
+    assert fit_calibration(captioner, single, fitted=False, judge=judge).pictures == len(single)
+
+
+def test_a_handful_of_pictures_is_too_few(captioner: ReCap, many: list[Pair]):
+    with pytest.raises(InputError, match="at least 20 pictures"):
+        fit_calibration(captioner, many[:5])
+    strangers = [Pair(pair.image, pair.captions, f"stranger-{pair.id}") for pair in many]
+    with pytest.raises(InputError, match="at least 20 pictures"):
+        fit_calibration(captioner, strangers)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"calibration": 3}', '{"calibration": {"weights": {"x": 1}}}'])
+def test_a_damaged_file_is_named(tmp_path: Path, content: str):
+    path = tmp_path / CONFIDENCE
+    path.write_text(content)
+    with pytest.raises(PackError, match=r"confidence\.json"):
+        Calibration.load(path)
+
+
+def test_a_file_comes_back(tmp_path: Path):
+    made = Calibration(-1.5, tuple(range(len(FEATURES))), "ols", 12, "made up")
+    made.save(tmp_path / CONFIDENCE)
+    assert Calibration.load(tmp_path / CONFIDENCE) == made
+    assert json.loads((tmp_path / CONFIDENCE).read_text())["calibration"]["weights"]["nearest"] == 1
+
+
+@given(st.floats(0, 1), st.floats(0, 1))
+def test_trust(confidence: float, minimum: float):
+    caption = Caption("a dog", 0.4, (), (), "consensus", confidence)
+    assert is_trusted(caption, minimum) == (confidence >= minimum)
