@@ -33,5 +33,5 @@ clean:
 	touch $@
 
 .venv/all: .venv/core
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[clip,hf,ct2,spice,plot,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[clip,hf,ct2,spice,plot,serve,dev]'
 	touch $@

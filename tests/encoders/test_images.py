@@ -281,3 +281,21 @@ def test_digest_tells_contents_apart(tmp_path: Path) -> None:
     assert digest(Image.new("RGB", (2, 8)), "") != digest(Image.new("RGB", (4, 4)), "")
     (tmp_path / "a.png").write_bytes(saved(first, "PNG"))
     assert digest(read(tmp_path / "a.png"), "") == digest(saved(first, "PNG"), "")
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "L", "P", "I;16", "CMYK"])
+def test_large_pictures_are_scaled_down_first_and_look_the_same(mode: str) -> None:
+    size = (5000, 4000)
+    ramp = np.linspace(0, 255, size[0], dtype=np.uint8)[None].repeat(size[1], 0)
+    if mode == "I;16":
+        picture = Image.fromarray(ramp.astype(np.uint16) * 257)
+    else:
+        picture = Image.fromarray(ramp).convert("RGBA" if mode == "RGBA" else "RGB").convert(mode)
+    buffer = io.BytesIO()
+    picture.save(buffer, "TIFF")
+    small = decode(buffer.getvalue(), shorter_side=100)
+    assert small.mode == "RGB"
+    assert min(small.size) == 200
+    whole = decode(buffer.getvalue()).resize((10, 8), Image.Resampling.BOX)
+    shown = np.asarray(small.resize((10, 8), Image.Resampling.BOX), int)
+    assert np.abs(shown - np.asarray(whole, int)).max() <= 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -17,7 +17,11 @@ from recap.cli.options import inputs_to_paths, load_captioner, output_options, p
 
 if TYPE_CHECKING:
     from recap.batch import Summary
+    from recap.batch.pipeline import CaptionFile
+    from recap.captioner import ReCap
     from recap.outputs import Record, Sink
+    from recap.report import HtmlReport
+    from recap.types import Caption
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,9 @@ class Target:
     existing: Literal["keep", "append", "replace"] | None
     prefix: str | None
     suffix: str | None
+    metadata: bool
+    keep_originals: bool
+    html: Path | None
     as_json: bool
     explain: bool
 
@@ -44,6 +51,9 @@ class Target:
         if not self.sidecars and (self.existing or self.prefix or self.suffix):
             raise click.UsageError("--existing, --prefix and --suffix go with --sidecars")
 
+        if self.keep_originals and not self.metadata:
+            raise click.UsageError("--keep-originals goes with --metadata")
+
     def sinks(self, paths: Sequence[str]) -> list[Sink]:
         """Return what takes each caption as it comes."""
         from recap.outputs.sidecars import Sidecars, check_sidecars
@@ -52,15 +62,27 @@ class Target:
         if self.sidecars:
             check_sidecars(paths)
             sinks.append(Sidecars(self.existing or "keep", prefix=self.prefix or "", suffix=self.suffix or ""))
+        if self.metadata:
+            from recap.outputs.pages import DescriptionSink
+
+            sinks.append(DescriptionSink(keep_original=self.keep_originals))
         return sinks
 
-    def failures(self, stack: ExitStack) -> Callable[[str, str], None]:
-        """Return what is told about files without a caption: a list beside the output, or standard error."""
+    def failures(self, stack: ExitStack, report: HtmlReport | None) -> Callable[[str, str], None]:
+        """Return what is told about files without a caption: a list beside the output, or standard error; the page."""
         from recap.batch import FailureList
 
-        if self.out is None:
-            return lambda path, reason: click.echo(f"recap: {path}: {reason}", err=True)
-        return stack.enter_context(closing(FailureList(self.errors_file))).add
+        def say(path: str, reason: str) -> None:
+            click.echo(f"recap: {path}: {reason}", err=True)
+
+        listed = say if self.out is None else stack.enter_context(closing(FailureList(self.errors_file))).add
+
+        def tell(path: str, reason: str) -> None:
+            listed(path, reason)
+            if report is not None:
+                report.add_problem(path, reason)
+
+        return tell
 
     @property
     def errors_file(self) -> Path:
@@ -99,23 +121,31 @@ class Printer:
 @click.option("--json", "as_json", is_flag=True, help="Print one object a line, with score, evidence and candidates.")
 @click.option("--explain", is_flag=True, help="Show score, evidence and candidates for a reader.")
 def caption(
-    inputs: tuple[str, ...], pack: str, device: str, language_model: str | None, workers: int | None, **given: Any
+    inputs: tuple[str, ...],
+    pack: str,
+    device: str,
+    language_model: str | None,
+    workers: int | None,
+    frames: int,
+    scenes: bool,
+    **given: Any,
 ) -> None:
     """Caption pictures.
 
-    PICTURE is a file, a folder (searched through), a glob pattern, or - for a list of paths on standard input.
-    Prints PATH<tab>CAPTION, or writes to --out; the same command again goes on where it was stopped. A picture that
-    cannot be read is named on standard error, or listed in errors.jsonl beside --out, and the others go on.
+    PICTURE is a picture or a video, a folder (searched through), a glob pattern, or - for a list of paths on standard
+    input. Prints PATH<tab>CAPTION, or writes to --out; the same command again goes on where it was stopped. A picture
+    that cannot be read is named on standard error, or listed in errors.jsonl beside --out, and the others go on.
     """
     target = Target(**{field.name: given.pop(field.name) for field in fields(Target)})
     target.check()
     if workers:
         os.environ["OMP_NUM_THREADS"] = str(workers)  # before the libraries that read it are loaded
-    paths = [str(path) for path in inputs_to_paths(inputs)]
+    paths = [str(path) for path in inputs_to_paths(inputs, videos=True)]
     if not paths:
         raise click.UsageError("there is no picture to caption in " + ", ".join(inputs))
     changes = {name: value for name, value in given.items() if value is not None}
-    summary = _caption(target, paths, pack, device, language_model, workers, changes)
+    captioner = load_captioner(pack, device, language_model).configured(**changes)
+    summary = _caption(target, paths, captioner, pack, workers, _videos(captioner, frames, scenes))
     _report(target, summary)
     if summary.failed:
         sys.exit(1)
@@ -124,11 +154,10 @@ def caption(
 def _caption(
     target: Target,
     paths: Sequence[str],
+    captioner: ReCap,
     pack: str,
-    device: str,
-    language_model: str | None,
     workers: int | None,
-    changes: dict[str, Any],
+    videos: Mapping[str, CaptionFile],
 ) -> Summary:
     from recap.batch import caption_files, open_output, provenance
     from recap.outputs import check_paths, format_of
@@ -136,21 +165,24 @@ def _caption(
     sinks = target.sinks(paths)
     kind = target.kind or (format_of(target.out) if target.out else "")
     check_paths(kind, paths)
-    captioner = load_captioner(pack, device, language_model).configured(**changes)
     generated_by = provenance(captioner, pack)
     journal = None
     with ExitStack() as stack:
         if target.out:
             journal = stack.enter_context(open_output(target.out, kind, generated_by, restart=target.restart))
+        report = _opened_report(target, stack)
+        page = _page(report)
         try:
-            return caption_files(
+            summary = caption_files(
                 captioner,
                 paths,
                 generated_by,
                 journal=journal,
-                sinks=sinks,
-                failed=target.failures(stack),
+                # with a file, the page is made from it at the end: it then has everything that earlier runs did
+                sinks=sinks if journal is not None else [*sinks, *page],
+                failed=target.failures(stack, report),
                 workers=workers,
+                others=videos,
                 # a bar would tear the captions apart when both go to the same screen
                 progress=None if target.out or not sys.stdout.isatty() else False,
             )
@@ -159,6 +191,53 @@ def _caption(
                 kept = f"{len(journal):,} captions are kept in {journal.path}"
                 click.echo(f"\nrecap: {kept}; the same command goes on from there", err=True)
             raise
+        if journal is not None and page:
+            for record in journal.records():
+                page[0].add(record)
+    _report_descriptions(sinks)
+    return summary
+
+
+def _opened_report(target: Target, stack: ExitStack) -> HtmlReport | None:
+    if target.html is None:
+        return None
+    from recap.report import HtmlReport
+
+    return stack.enter_context(HtmlReport(target.html))
+
+
+def _page(report: HtmlReport | None) -> list[Sink]:
+    if report is None:
+        return []
+    from recap.outputs.pages import ReportSink
+
+    return [ReportSink(report)]
+
+
+def _videos(captioner: ReCap, frames: int, scenes: bool) -> dict[str, CaptionFile]:
+    """Return for the suffixes of videos what captions them."""
+    from recap.errors import ImageError, MissingExtraError
+    from recap.video import VIDEO_SUFFIXES, read_frames
+
+    def caption_video(path: Path) -> Caption:
+        try:
+            return captioner.caption_frames(read_frames(path, frames, "scene" if scenes else "even"))
+        except MissingExtraError as error:
+            raise ImageError(f"{path}: {error}") from error
+
+    return dict.fromkeys(VIDEO_SUFFIXES, caption_video)
+
+
+def _report_descriptions(sinks: Sequence[Sink]) -> None:
+    """Say which pictures did not take a caption into their metadata."""
+    from recap.outputs.pages import DescriptionSink
+
+    for sink in sinks:
+        if isinstance(sink, DescriptionSink):
+            if sink.described:
+                click.echo(f"recap: {sink.described} pictures were described by a person, and left so", err=True)
+            for reason in sink.refused:
+                click.echo(f"recap: {reason}", err=True)
 
 
 def _report(target: Target, summary: Summary) -> None:

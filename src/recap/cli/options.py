@@ -42,7 +42,9 @@ def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that decide which caption comes out."""
     options = (
         click.option(
-            "--lm", "language_model", help="Language model: writer, smollm2, llamacpp:GGUF, hf:NAME, ct2:FOLDER or none."
+            "--lm",
+            "language_model",
+            help="Language model: writer, smollm2, llamacpp:GGUF, hf:NAME, ct2:FOLDER or none.",
         ),
         click.option(
             "-k", type=click.IntRange(1), help="How many retrieved captions are evidence, and read by the model."
@@ -84,6 +86,13 @@ def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--prefix", help="Comes before each caption in the .txt files."),
         click.option("--suffix", help="Comes after each caption in the .txt files."),
+        click.option("--metadata", is_flag=True, help="Write captions into the pictures (XMP, IPTC), too."),
+        click.option("--keep-originals", is_flag=True, help="With --metadata: keep a copy of each file as it was."),
+        click.option("--html", type=file, help="Write a page that shows captions and their reasons, too."),
+        click.option(
+            "--frames", type=click.IntRange(1), default=4, show_default=True, help="Of a video are looked at."
+        ),
+        click.option("--scenes", is_flag=True, help="Take the frames of a video from different scenes."),
         click.option("--workers", type=click.IntRange(1), help="Use so many cores (default: all)."),
     )
     return _with(options, command)
@@ -95,9 +104,11 @@ def _with(options: tuple[Callable[..., Any], ...], command: Callable[..., Any]) 
     return command
 
 
-def inputs_to_paths(inputs: tuple[str, ...]) -> Iterator[Path]:
+def inputs_to_paths(inputs: tuple[str, ...], *, videos: bool = False) -> Iterator[Path]:
     """Yield the pictures that the arguments name; ``-`` reads paths from standard input, one a line."""
     from recap.datasets import find_images
+    from recap.datasets.images import IMAGE_SUFFIXES
+    from recap.video import VIDEO_SUFFIXES
 
     def named() -> Iterator[str]:
         for given in inputs:
@@ -106,4 +117,4 @@ def inputs_to_paths(inputs: tuple[str, ...]) -> Iterator[Path]:
             else:
                 yield given
 
-    return find_images(named())
+    return find_images(named(), IMAGE_SUFFIXES | VIDEO_SUFFIXES if videos else IMAGE_SUFFIXES)

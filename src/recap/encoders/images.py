@@ -6,6 +6,7 @@ import hashlib
 import io
 import os
 import threading
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,10 @@ from recap.types import ImageLike
 DEFAULT_MAX_PIXELS = 100_000_000
 _MAX_BYTES = 1 << 30
 _HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
+
+_LARGE = 16_000_000
+"""A picture with more pixels is scaled down before anything else is done with it, and one at a time."""
+_large_pictures = threading.Lock()
 
 # A caller may pass one lazily opened picture twice, and Pillow's loading is not safe in two threads.
 _callers_pictures = threading.Lock()
@@ -78,10 +83,11 @@ def decode_content(content: bytes | Image.Image, name: str, shorter_side: int | 
             with _open(content, name) as picture:
                 _check_size(picture, name)
                 _draft(picture, shorter_side)
-                return _upright_rgb(picture)
+                with _large_pictures if _is_large(picture) else nullcontext():
+                    return _upright_rgb(picture, shorter_side, in_place=True)
         _check_size(content, name)
         with _callers_pictures:
-            return _upright_rgb(content)
+            return _upright_rgb(content, shorter_side)
     except InputError:  # an ImageError, or a limit that is no number
         raise
     except Image.DecompressionBombError as error:
@@ -131,33 +137,49 @@ def _draft(picture: Image.Image, shorter_side: int | None) -> None:
             return
 
 
-def _upright_rgb(picture: Image.Image) -> Image.Image:
-    """Decode, apply the orientation and bring any mode to RGB, always in a new picture."""
+def _is_large(picture: Image.Image) -> bool:
+    return picture.width * picture.height > _LARGE
+
+
+def _upright_rgb(picture: Image.Image, shorter_side: int | None, *, in_place: bool = False) -> Image.Image:
+    """Decode, apply the orientation and bring any mode to RGB, always in a new picture.
+
+    ``in_place`` saves a copy where the picture is ours.
+    """
     picture.load()
-    try:
-        upright = ImageOps.exif_transpose(picture)
-    except Exception:  # EXIF that cannot be parsed says nothing about the orientation
-        upright = picture
-    return _rgb(upright)
+    upright = picture
+    # EXIF that cannot be parsed says nothing about the orientation
+    with suppress(Exception):
+        if in_place:
+            ImageOps.exif_transpose(picture, in_place=True)
+        else:
+            upright = ImageOps.exif_transpose(picture)
+    factor = min(upright.size) // (2 * shorter_side) if shorter_side and _is_large(upright) else 1
+    return _rgb(upright, max(factor, 1))
 
 
-def _rgb(picture: Image.Image) -> Image.Image:
-    """Bring any mode to RGB."""
+def _rgb(picture: Image.Image, factor: int) -> Image.Image:
+    """Bring any mode to RGB, and a large picture to one part in ``factor`` of its size before more is done with it."""
     if picture.mode.startswith(("I", "F")):
-        return Image.fromarray(_eight_bit(picture)).convert("RGB")
+        return Image.fromarray(_eight_bit(picture, factor)).convert("RGB")
+    if factor > 1:
+        picture = (picture if picture.mode in _REDUCIBLE else picture.convert("RGBA")).reduce(factor)
     if picture.has_transparency_data:
         rgba = picture.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
     return picture.convert("RGB")
 
 
-def _eight_bit(picture: Image.Image) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+_REDUCIBLE = ("L", "LA", "La", "RGB", "RGBA", "RGBa", "CMYK", "YCbCr")
+
+
+def _eight_bit(picture: Image.Image, factor: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     """Scale grey values of more than 8 bits to 0..255.
 
     ``I;16`` has a known range. The 32-bit modes do not say theirs: values up to 1 (floating point), 255 or 65535 are
     taken for these full ranges, and anything else is stretched from its least to its greatest value.
     """
-    values = np.nan_to_num(np.asarray(picture).astype(np.float64), posinf=0.0, neginf=0.0)
+    values = np.nan_to_num(np.asarray(picture)[::factor, ::factor].astype(np.float64), posinf=0.0, neginf=0.0)
     low, high = float(values.min()), float(values.max())
     if picture.mode.startswith("I;16"):
         low, high = 0.0, 65535.0

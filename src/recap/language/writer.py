@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from recap.encoders.pipeline import cores
 from recap.errors import AssetError
 from recap.language.base import Decoding, prompt_seed
 from recap.language.reading import BEGIN, END, PAD, UNKNOWN, VOTERS, Reading, read
@@ -26,6 +28,9 @@ from recap.words import join_words, surface_words, words
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
+
+_NUCLEUS_WIDTH = 64
+"""So many of the likeliest words are looked at first; they nearly always hold the nucleus."""
 
 FOLDER = Path(__file__).parent.parent / "data" / "writer"
 
@@ -65,12 +70,17 @@ class WriterModel:
         self._config = _Config.load(folder)
         self._vocabulary = self._config.vocabulary
         self._number = {word: number for number, word in enumerate(self._vocabulary)}
-        # the products are small: more threads than one wait for each other most of the time
-        self._read, self._step = (_session(folder / f"{part}.onnx", threads or 1) for part in ("read", "step"))
+        self._workers = threads or cores()
+        # the products are small: several threads would wait for each other most of the time
+        self._read, self._step = (_session(folder / f"{part}.onnx", 1) for part in ("read", "step"))
 
     def write(self, prompts: Sequence[Prompt], decoding: Decoding) -> list[list[Draft]]:
         """Return the drafts for each prompt: one when greedy, else ``decoding.samples``."""
-        return [self._write_one(prompt, decoding) for prompt in prompts]
+        if len(prompts) < 2 or self._workers < 2:
+            return [self._write_one(prompt, decoding) for prompt in prompts]
+        # each prompt by itself, so that its drafts depend on it alone, but several at a time
+        with ThreadPoolExecutor(self._workers) as pool:
+            return list(pool.map(lambda prompt: self._write_one(prompt, decoding), prompts))
 
     def _write_one(self, prompt: Prompt, decoding: Decoding) -> list[Draft]:
         captions = list(prompt.pool or prompt.captions)[:VOTERS]
@@ -171,16 +181,34 @@ def _draw(probabilities: Floats, uniform: Floats, decoding: Decoding) -> Ints:
     """Draw a word from what temperature, top-k and the nucleus leave of each row."""
     scaled = (probabilities / probabilities.max(1, keepdims=True)) ** np.float32(1 / decoding.temperature)
     scaled /= scaled.sum(1, keepdims=True)
-    order = np.argsort(-scaled, axis=1, kind="stable")[:, : decoding.top_k or None]
-    likeliest = np.take_along_axis(scaled, order, 1)
+    likeliest, order = _likeliest(scaled, decoding)
     cumulated = likeliest.cumsum(1)
+    total = cumulated[:, -1:] if decoding.top_k else 1
     # a word belongs to the nucleus as long as those before it do not fill it
-    inside = (cumulated - likeliest) < decoding.top_p * cumulated[:, -1:]
+    inside = (cumulated - likeliest) < decoding.top_p * total
     kept = (likeliest * inside).cumsum(1)
     place = (kept <= uniform[:, None] * kept[:, -1:]).sum(1)
     # rounding may lift a number that is almost one beyond the last word kept
     place = np.minimum(place, inside.sum(1) - 1)
     return np.take_along_axis(order, place[:, None], 1)[:, 0]
+
+
+def _likeliest(probabilities: Floats, decoding: Decoding) -> tuple[Floats, Ints]:
+    """Return the likeliest words, in descending order: ``top_k`` of them, or as many as hold the nucleus."""
+    size = probabilities.shape[1]
+    width = min(decoding.top_k or _NUCLEUS_WIDTH, size)
+    # sorting all words would take longer than computing their probabilities
+    order = np.argpartition(-probabilities, width - 1, axis=1)[:, :width] if width < size else None
+    if order is None or (not decoding.top_k and _mass(probabilities, order).min() <= decoding.top_p):
+        order = np.broadcast_to(np.arange(size), probabilities.shape)
+    values = np.take_along_axis(probabilities, order, 1)
+    ranked = np.lexsort((order, -values), axis=1)
+    return np.take_along_axis(values, ranked, 1), np.take_along_axis(order, ranked, 1)
+
+
+def _mass(probabilities: Floats, order: Ints) -> Floats:
+    mass: Floats = np.take_along_axis(probabilities, order, 1).sum(1)
+    return mass
 
 
 def _uniforms(prompt: Prompt, decoding: Decoding) -> Floats:

@@ -1,0 +1,72 @@
+"""The application, put together."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+from recap import __version__
+from recap.captioner import ReCap
+from recap.server import captions, datastore, problems, status
+from recap.server.batching import Batcher
+from recap.server.config import ServerConfig
+from recap.server.fetching import Fetcher
+from recap.server.limits import BodyLimits
+from recap.server.metrics import Metrics
+from recap.server.observing import Observer
+from recap.server.security import Guard
+from recap.server.service import Service
+from recap.server.tasks import Engine
+
+DESCRIPTION = "Captions for pictures, with their evidence, and scores for captions. Errors are problem+json."
+FETCH_SECONDS = 15.0
+
+
+def create_app(captioner: ReCap, config: ServerConfig | None = None) -> FastAPI:
+    """Return the application that serves a captioner.
+
+    Its worker starts with the application and, when that ends, finishes what was accepted.
+    """
+    chosen = config or ServerConfig()
+    metrics = Metrics(chosen.pack)
+    batcher = Batcher(
+        captioner.encoder.encode_each,
+        metrics,
+        max_queue=chosen.max_queue,
+        max_batch=chosen.max_batch,
+        max_pixels=chosen.max_pixels,
+    )
+    fetcher = Fetcher(max_bytes=chosen.max_body, timeout=FETCH_SECONDS) if chosen.allow_urls else None
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        batcher.start()
+        try:
+            yield
+        finally:
+            batcher.close()
+            if fetcher is not None:
+                fetcher.close()
+
+    # the usual pages of documentation load scripts from elsewhere
+    app = FastAPI(
+        title="recap",
+        version=__version__,
+        description=DESCRIPTION,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=lifespan,
+    )
+    app.state.stopping = False
+    app.state.service = Service(chosen, Engine(captioner), batcher, metrics, fetcher)
+    problems.install(app)
+    for router in (captions.router, datastore.router, status.router):
+        app.include_router(router)
+    # the last one added is the first to see a request
+    app.add_middleware(BodyLimits, config=chosen, metrics=metrics)
+    app.add_middleware(Guard, config=chosen)
+    app.add_middleware(Observer, metrics=metrics)
+    return app

@@ -1,0 +1,148 @@
+"""Routes: the captions of the pack, looked at and changed while it is served.
+
+Changes are in effect at once. They last as long as the service, unless it was started with ``--save-edits``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Annotated, TypeVar
+
+import numpy as np
+from fastapi import APIRouter, Depends, Path, Query, Request
+
+from recap import pack
+from recap.datastore import Datastore
+from recap.errors import InputError
+from recap.server.problems import Problem
+from recap.server.schemas import (
+    DatastoreChange,
+    DatastoreHits,
+    DatastorePage,
+    FoundCaption,
+    NewCaption,
+    NewCaptions,
+    StoredCaption,
+)
+from recap.server.service import PROBLEMS, Service, service_of
+from recap.server.tasks import DatastoreTask
+
+router = APIRouter(prefix="/v1/datastore", tags=["datastore"], responses=PROBLEMS)
+
+
+def editable_service(request: Request) -> Service:
+    """Return the service, if its datastore may be looked at and changed."""
+    service = service_of(request)
+    if not service.config.editable:
+        raise Problem(403, "the datastore cannot be looked at or changed here; recap serve --editable allows it")
+    return service
+
+
+Here = Annotated[Service, Depends(editable_service)]
+Result = TypeVar("Result")
+
+
+@router.get("")
+async def list_captions(
+    request: Request,
+    service: Here,
+    offset: Annotated[int, Query(ge=0, le=10**9)] = 0,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    contains: Annotated[str, Query(max_length=200, description="Only captions with this in them.")] = "",
+    source: Annotated[str | None, Query(max_length=200, description="Only captions of this source.")] = None,
+) -> DatastorePage:
+    """List captions in the order they came."""
+
+    def page() -> DatastorePage:
+        store = _store(service)
+        ids = store.find(source=source)
+        if contains:
+            wanted = contains.casefold()
+            ids = np.array([row.id for row in store.rows(ids) if wanted in row.text.casefold()], dtype=np.int64)
+        shown = store.rows(ids[offset : offset + limit])
+        return DatastorePage(total=len(ids), captions=[StoredCaption(**asdict(row)) for row in shown])
+
+    return await _done(service, request, page)
+
+
+@router.get("/search")
+async def search_captions(
+    request: Request,
+    service: Here,
+    text: Annotated[str, Query(min_length=1, max_length=1000, pattern=r"\S")],
+    k: Annotated[int, Query(ge=1, le=100)] = 10,
+) -> DatastoreHits:
+    """Find the captions nearest to a text."""
+
+    def hits() -> DatastoreHits:
+        captioner, store = service.engine.captioner, _store(service)
+        query = captioner.alignment.transform_texts(captioner.encoder.encode_texts([text]))
+        found = store.search(query, k)
+        there = found.ids[0] >= 0
+        rows = zip(store.rows(found.ids[0][there]), found.similarities[0][there].tolist(), strict=True)
+        return DatastoreHits(captions=[FoundCaption(**asdict(row), similarity=value) for row, value in rows])
+
+    return await _done(service, request, hits)
+
+
+@router.post("", status_code=201)
+async def add_captions(request: Request, service: Here, new: NewCaptions) -> DatastoreChange:
+    """Add captions; those that are there already, of the same source and image, are added again."""
+
+    def add() -> DatastoreChange:
+        store, rows = _store(service), new.captions
+        ids = _append(service, store, rows)
+        return DatastoreChange(ids=ids, size=len(store), saved=_saved(service, store))
+
+    return await _done(service, request, add)
+
+
+@router.delete("/{id}")
+async def remove_caption(request: Request, service: Here, id: Annotated[int, Path(ge=0, le=2**53)]) -> DatastoreChange:
+    """Remove a caption."""
+
+    def remove() -> DatastoreChange:
+        store = _store(service)
+        if id not in store.ids:
+            raise Problem(404, f"there is no caption with the id {id}")
+        if len(store) == 1:
+            raise Problem(422, "the last caption cannot be removed: there would be nothing to retrieve")
+        store.remove([id])
+        return DatastoreChange(ids=[id], size=len(store), saved=_saved(service, store))
+
+    return await _done(service, request, remove)
+
+
+async def _done(service: Service, request: Request, action: Callable[[], Result]) -> Result:
+    result: Result = await service.one(request, DatastoreTask(action))
+    return result
+
+
+def _append(service: Service, store: Datastore, rows: list[NewCaption]) -> list[int]:
+    texts = [" ".join(row.text.split()) for row in rows]
+    ids = store.add(
+        texts,
+        service.engine.captioner.encoder.encode_texts(texts),
+        source=[row.source for row in rows],
+        synthetic=[row.synthetic for row in rows],
+        image_ids=[row.image_id for row in rows],
+    )
+    return [int(number) for number in ids]
+
+
+def _saved(service: Service, store: Datastore) -> bool:
+    """Write the change to the pack's folder, where that was asked for."""
+    folder = service.config.save_edits
+    if folder is None:
+        return False
+    store.save(folder / pack.DATASTORE)
+    pack.refresh_card(folder, store)
+    return True
+
+
+def _store(service: Service) -> Datastore:
+    store = service.engine.captioner.datastore
+    if not isinstance(store, Datastore):
+        raise InputError("several datastores are served as one here; they cannot be changed")
+    return store

@@ -1,0 +1,184 @@
+"""From the body of a request to pictures and settings.
+
+A picture is known by its content. Its name is only ever shown, and no part of a request is taken for a path. Files
+stay in memory: the parser below is the one of Starlette, except that nothing is written to a temporary file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import re
+import sys
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from PIL import Image, UnidentifiedImageError
+from python_multipart.exceptions import FormParserError
+from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import Request
+
+from recap.errors import ImageError
+from recap.server.batching import Picture
+from recap.server.config import ServerConfig
+from recap.server.fetching import Fetcher
+from recap.server.problems import Problem
+from recap.server.schemas import Form
+
+Image.init()
+FORMATS = tuple(name for name in ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF") if name in Image.OPEN)
+"""What is read: not all that Pillow can, since some of its readers start other programs."""
+
+IMAGE, URL = "image", "url"
+"""The fields that name pictures."""
+
+MAX_FIELDS = 400
+MAX_FIELD_BYTES = 16 * 1024
+MAX_NAME = 100
+
+AnyForm = TypeVar("AnyForm", bound=Form)
+
+
+class MemoryParser(MultiPartParser):
+    """A parser that keeps files in memory; ``limits.BodyLimits`` sees to it that they are not too many."""
+
+    spool_max_size = sys.maxsize
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """The parts of a form."""
+
+    files: list[tuple[str, bytes]] = field(repr=False)
+    urls: list[str]
+    fields: dict[str, list[str]]
+
+
+def decoding_cost(picture: Image.Image) -> int:
+    """Return how many pixels a picture counts for, by the memory that decoding takes.
+
+    A JPEG is scaled down while it is decoded and counts half; deep grey values are scaled in floating point and count
+    twice.
+    """
+    pixels = picture.width * picture.height
+    if picture.format in ("JPEG", "MPO"):
+        return pixels // 2
+    return pixels * 2 if picture.mode.startswith(("I", "F")) else pixels
+
+
+def sniff(name: str, content: bytes, max_pixels: int) -> Picture:
+    """Look at the header of a picture, whatever it is called, and refuse what is none or too large."""
+    if not content:
+        raise ImageError(f"{name}: the file is empty")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with Image.open(io.BytesIO(content), formats=FORMATS) as picture:
+                size, cost = picture.size, decoding_cost(picture)
+    except UnidentifiedImageError as error:
+        raise ImageError(f"{name}: not a picture that is read here ({', '.join(FORMATS)})") from error
+    except Exception as error:  # readers of broken files raise nearly anything
+        raise ImageError(f"{name}: cannot be decoded ({error or type(error).__name__})") from error
+    if cost > max_pixels:
+        raise ImageError(f"{name}: {size[0]}x{size[1]} pixels are over the limit of {max_pixels}")
+    return Picture(name, content, cost)
+
+
+def shown_name(name: str | None, number: int) -> str:
+    """Return a name for messages: without folders, without what cannot be printed, not too long."""
+    last = re.split(r"[/\\]", name or "")[-1]
+    printable = "".join(character for character in last if character.isprintable()).strip()
+    return printable[:MAX_NAME] or f"picture {number + 1}"
+
+
+async def receive(request: Request, config: ServerConfig) -> Received:
+    """Read a form."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "multipart/form-data":
+        raise Problem(415, "send a form: multipart/form-data with the pictures in the field 'image'")
+    parser = MemoryParser(
+        request.headers,
+        request.stream(),
+        max_files=config.max_pictures,
+        max_fields=MAX_FIELDS,
+        max_part_size=MAX_FIELD_BYTES,
+    )
+    try:
+        items = (await parser.parse()).multi_items()
+    except (MultiPartException, FormParserError) as error:
+        raise Problem(400, f"the form cannot be read: {getattr(error, 'message', error)}") from error
+    received = Received([], [], {})
+    for name, value in items:
+        if isinstance(value, UploadFile):
+            if name != IMAGE:
+                raise Problem(422, f"{name[:MAX_NAME]}: unknown file; pictures are in the field '{IMAGE}'")
+            received.files.append((shown_name(value.filename, len(received.files)), await value.read()))
+            await value.close()
+        elif name == URL:
+            received.urls.append(value)
+        elif name == IMAGE:
+            raise Problem(422, f"'{IMAGE}' must be a file: give its part a filename")
+        else:
+            received.fields.setdefault(name, []).append(value)
+    return received
+
+
+def settings(received: Received, form: type[AnyForm]) -> AnyForm:
+    """Return the fields of a form, checked; a field that has one value may come once."""
+    values: dict[str, Any] = {}
+    for name, given in received.fields.items():
+        known = form.model_fields.get(name)
+        if known is None or _is_list(known.annotation):
+            values[name] = given
+        elif len(given) > 1:
+            raise Problem(422, f"{name}: given {len(given)} times")
+        else:
+            values[name] = given[0]
+    return form.model_validate(values)
+
+
+async def pictures(received: Received, config: ServerConfig, fetcher: Fetcher | None) -> list[Picture | ImageError]:
+    """Return the pictures of a form, files first, or for each the reason why it is none."""
+    count = len(received.files) + len(received.urls)
+    if count == 0:
+        ways = f"'{IMAGE}' (a file) or '{URL}'" if fetcher else f"'{IMAGE}' (a file)"
+        raise Problem(422, f"no picture: send at least one in the field {ways}")
+    if count > config.max_pictures:
+        raise Problem(413, f"{count} pictures are over the limit of {config.max_pictures} a request")
+    if received.urls and fetcher is None:
+        raise Problem(403, "pictures by address are not allowed here; recap serve --allow-urls allows them")
+    sent = [asyncio.to_thread(_sniffed, name, content, config.max_pixels) for name, content in received.files]
+    fetched = [_fetched(fetcher, url, number, config) for number, url in enumerate(received.urls) if fetcher]
+    return list(await asyncio.gather(*sent, *fetched))
+
+
+def only(found: Sequence[Picture | ImageError]) -> Picture:
+    """Return the picture of a form that takes one."""
+    if len(found) != 1:
+        raise Problem(422, f"{len(found)} pictures were sent; one at a time is taken here")
+    if isinstance(found[0], ImageError):
+        raise found[0]
+    return found[0]
+
+
+async def _fetched(fetcher: Fetcher, url: str, number: int, config: ServerConfig) -> Picture | ImageError:
+    try:
+        content = await fetcher.fetch(url)
+    except ImageError as error:
+        return error
+    name = shown_name(url.partition("?")[0].partition("#")[0], number)
+    return await asyncio.to_thread(_sniffed, name, content, config.max_pixels)
+
+
+def _sniffed(name: str, content: bytes, max_pixels: int) -> Picture | ImageError:
+    try:
+        return sniff(name, content, max_pixels)
+    except ImageError as error:
+        return error
+
+
+def _is_list(annotation: Any) -> bool:
+    return getattr(annotation, "__origin__", None) is list

@@ -1,0 +1,81 @@
+"""How much of a body is read, how long, and how much of all bodies is held in memory."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from recap.server.config import ServerConfig
+from recap.server.metrics import Metrics
+from recap.server.problems import Problem
+
+
+class BodyLimits:
+    """Middleware that stops reading a body that is too large, too slow, or for which there is no memory now."""
+
+    def __init__(self, app: ASGIApp, config: ServerConfig, metrics: Metrics) -> None:
+        self.app = app
+        self._config = config
+        self._metrics = metrics
+        self._held = 0
+        """Bytes of all requests that are being answered."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on with its body under guard."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        length = Headers(scope=scope).get("content-length", "")
+        if length.isdigit() and int(length) > self._config.max_body:
+            await self._too_large().response()(scope, receive, send)
+            return
+        body = _Body(receive, self._config.body_timeout)
+
+        async def guarded() -> Message:
+            message = await body.next()
+            self._hold(len(message.get("body", b"")))
+            if body.size > self._config.max_body:
+                raise self._too_large()
+            if self._held > self._config.max_held:
+                raise Problem.busy("the memory for requests is full; try again later", 2)
+            return message
+
+        try:
+            await self.app(scope, guarded, send)
+        finally:
+            self._hold(-body.size)
+
+    def _hold(self, size: int) -> None:
+        self._held += size
+        self._metrics.held.set(self._held)
+
+    def _too_large(self) -> Problem:
+        return Problem(413, f"the request is over the limit of {self._config.max_body} bytes")
+
+
+class _Body:
+    """The body of one request as it arrives."""
+
+    def __init__(self, receive: Receive, seconds: float) -> None:
+        self.size = 0
+        self._receive = receive
+        self._seconds = seconds
+        self._deadline: float | None = None
+        self._complete = False
+
+    async def next(self) -> Message:
+        """Return the next message; before the body is complete, only until its time is over."""
+        if self._complete:
+            return await self._receive()
+        now = asyncio.get_running_loop().time()
+        if self._deadline is None:
+            self._deadline = now + self._seconds
+        try:
+            message = await asyncio.wait_for(self._receive(), self._deadline - now)
+        except TimeoutError as error:
+            raise Problem(408, f"the request did not arrive within {self._seconds:g} seconds") from error
+        self.size += len(message.get("body", b""))
+        self._complete = message["type"] != "http.request" or not message.get("more_body", False)
+        return message

@@ -1,0 +1,122 @@
+"""Errors as ``application/problem+json`` (RFC 9457), with the words that the command line uses."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from recap.errors import ImageError, InputError, RecapError
+
+MEDIA_TYPE = "application/problem+json"
+CLIENT_GONE = 499
+"""Nobody reads this status; it tells abandoned requests apart in the log and in the metrics."""
+
+logger = logging.getLogger("recap.server")
+
+
+class Problem(HTTPException):
+    """Something a request has to be told, with a status and a sentence."""
+
+    def __init__(
+        self,
+        status: int,
+        detail: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        errors: list[dict[str, str]] | None = None,
+    ) -> None:
+        super().__init__(status, detail, headers)
+        self.errors = errors
+
+    @classmethod
+    def busy(cls, detail: str, seconds: int) -> Problem:
+        """Return a 503 that says when to come again."""
+        return cls(503, detail, headers={"Retry-After": str(seconds)})
+
+    @classmethod
+    def of(cls, error: RecapError) -> Problem:
+        """Return what a request is told about an error of recap."""
+        return cls(422 if isinstance(error, InputError) else 500, str(error))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the body: type, title, status, detail, and what is wrong in particular."""
+        body: dict[str, Any] = {
+            "type": "about:blank",
+            "title": _phrase(self.status_code),
+            "status": self.status_code,
+            "detail": self.detail,
+        }
+        return body if self.errors is None else {**body, "errors": self.errors}
+
+    def response(self) -> Response:
+        """Return the response."""
+        # ASCII only: texts from a request may hold what UTF-8 has no form for
+        body = json.dumps(self.as_dict(), ensure_ascii=True).encode()
+        return Response(body, self.status_code, headers=self.headers, media_type=MEDIA_TYPE)
+
+
+def renamed(error: Exception, old: str, new: str) -> ImageError:
+    """Return an error about a picture under the name its sender knows it by."""
+    return ImageError(f"{new}: {str(error).removeprefix(f'{old}: ')}")
+
+
+def validation_problem(error: RequestValidationError | ValidationError) -> Problem:
+    """Return what is wrong with the fields of a request, never what was in them."""
+    errors = [
+        {"field": ".".join(map(str, item["loc"]))[:200] or "body", "detail": str(item["msg"])[:500]}
+        for item in error.errors()
+    ]
+    first = errors[0]
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    return Problem(422, f"{first['field']}: {first['detail']}{more}", errors=errors)
+
+
+def install(app: FastAPI) -> None:
+    """Make every error of the application a problem."""
+
+    async def on_http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        problem = error if isinstance(error, Problem) else Problem(error.status_code, str(error.detail))
+        problem.headers = error.headers
+        return problem.response()
+
+    async def on_validation(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError | ValidationError)
+        return validation_problem(error).response()
+
+    async def on_recap(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RecapError)
+        problem = Problem.of(error)
+        if problem.status_code >= 500:
+            logger.error("%s: %s", type(error).__name__, error)
+        return problem.response()
+
+    async def on_gone(request: Request, error: Exception) -> Response:
+        return Response(status_code=CLIENT_GONE)
+
+    async def on_anything(request: Request, error: Exception) -> Response:
+        return Problem(500, "something went wrong inside the service; its log says what").response()
+
+    app.add_exception_handler(HTTPException, on_http)
+    app.add_exception_handler(RequestValidationError, on_validation)
+    app.add_exception_handler(ValidationError, on_validation)
+    app.add_exception_handler(RecapError, on_recap)
+    app.add_exception_handler(ClientDisconnect, on_gone)
+    app.add_exception_handler(Exception, on_anything)
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "Error"

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+
+from recap import ReCap
+from recap.metrics.clip import aclip_s, refaclip_s
+
+Serve = Callable[..., TestClient]
+
+
+def image(content: bytes, name: str = "red.png") -> dict[str, tuple[str, bytes]]:
+    return {"image": (name, content)}
+
+
+def test_a_caption_is_that_of_the_library(serve: Serve, pack: Path, red: bytes):
+    answer = serve().post("/v1/caption", files=image(red)).json()
+    expected = json.loads(json.dumps(ReCap.from_pretrained(pack).caption(red).as_dict()))
+    assert answer == {"results": [{"index": 0, "name": "red.png", "result": expected, "error": None}]}
+
+
+def test_several_pictures_keep_their_order_and_a_broken_one_stops_nothing(
+    serve: Serve, new_pictures: dict[str, Path], red: bytes
+):
+    files = [("image", (path.name, path.read_bytes())) for path in new_pictures.values()]
+    files.insert(1, ("image", ("torn.png", red[:60])))
+    results = serve().post("/v1/caption", files=files).json()["results"]
+    assert [result["index"] for result in results] == list(range(7))
+    assert results[1]["result"] is None
+    assert results[1]["error"].startswith("torn.png: cannot be decoded")
+    for colour, result in zip(new_pictures, results[:1] + results[2:], strict=True):
+        assert result["name"] == f"{colour}.png"
+        assert colour in result["result"]["caption"]
+
+
+def test_when_no_picture_can_be_read_the_answer_is_a_problem(serve: Serve):
+    answer = serve().post("/v1/caption", files=image(b"no picture", "note.txt"))
+    assert answer.status_code == 422
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["errors"][0]["field"] == "note.txt"
+    assert answer.json()["detail"].startswith("note.txt: not a picture")
+
+
+def test_settings_hold_for_one_request(serve: Serve, pack: Path, red: bytes):
+    client, captioner = serve(), ReCap.from_pretrained(pack)
+    settings = {"k": 3, "selection": "cosine", "method": "procrustes"}
+    changed = client.post("/v1/caption", files=image(red), data=settings).json()["results"][0]["result"]
+    assert changed == json.loads(json.dumps(captioner.caption(red, **settings).as_dict()))
+    usual = client.post("/v1/caption", files=image(red)).json()["results"][0]["result"]
+    assert len(usual["evidence"]) == 13
+
+
+def test_excluded_evidence_stays_out(serve: Serve, red: bytes):
+    client = serve()
+    before = client.post("/v1/caption", files=image(red)).json()["results"][0]["result"]
+    gone = [before["caption"], before["evidence"][0]["text"]]
+    after = client.post("/v1/caption", files=image(red), data={"exclude": gone}).json()["results"][0]["result"]
+    assert after["caption"] not in gone
+    assert not {item["text"] for item in after["evidence"]} & set(gone)
+    kept = [item["text"] for item in before["evidence"] if item["text"] not in gone]
+    assert [item["text"] for item in after["evidence"]][: len(kept)] == kept
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"k": "0"}, "k: Input should be greater than or equal to 1"),
+        ({"k": "many"}, "k: Input should be a valid integer"),
+        ({"k": ["1", "2"]}, "k: given 2 times"),
+        ({"colour": "red"}, "colour: Extra inputs are not permitted"),
+        ({"candidates": "lm"}, "candidates='lm' needs a language model"),
+        ({"method": "identity"}, "identity"),
+        ({"url": "http://example.org/a.jpg"}, "--allow-urls"),
+    ],
+)
+def test_what_cannot_be_is_said_in_words(serve: Serve, red: bytes, data: dict[str, str], words: str):
+    answer = serve().post("/v1/caption", files=image(red), data=data)
+    assert answer.status_code in (403, 422)
+    assert words in answer.json()["detail"]
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_results_are_streamed_as_they_are_done(serve: Serve, new_pictures: dict[str, Path]):
+    files = [("image", (path.name, path.read_bytes())) for path in new_pictures.values()]
+    answer = serve().post("/v1/caption/stream", files=[*files, ("image", ("note.txt", b"none"))])
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    events = [block.split("\n") for block in answer.text.strip().split("\n\n")]
+    kinds = [lines[0].removeprefix("event: ") for lines in events]
+    data = [json.loads(lines[1].removeprefix("data: ")) for lines in events]
+    assert kinds == ["picture"] * 7 + ["done"]
+    assert [item["done"] for item in data[:-1]] == list(range(1, 8))
+    by_index = {item["index"]: item for item in data[:-1]}
+    assert by_index[6]["error"].startswith("note.txt: not a picture")
+    for number, colour in enumerate(new_pictures):
+        assert colour in by_index[number]["result"]["caption"]
+
+
+def test_retrieve_is_that_of_the_library(serve: Serve, pack: Path, shared_pack: Path, red: bytes):
+    for folder, aligned in ((pack, True), (shared_pack, True), (shared_pack, False)):
+        answer = serve(folder).post("/v1/retrieve", files=image(red), data={"k": 4, "aligned": aligned}).json()
+        expected = ReCap.from_pretrained(folder).retrieve(red, 4, aligned=aligned)
+        assert [item["text"] for item in answer["evidence"]] == [item.text for item in expected]
+        similarities = [item["similarity"] for item in answer["evidence"]]
+        np.testing.assert_allclose(similarities, [item.similarity for item in expected], rtol=1e-6)
+
+
+def test_without_a_shared_space_retrieval_without_alignment_is_refused(serve: Serve, red: bytes):
+    answer = serve().post("/v1/retrieve", files=image(red), data={"aligned": False})
+    assert answer.status_code == 422
+    assert "has no space that both share" in answer.json()["detail"]
+
+
+def test_scores_are_those_of_the_metrics(serve: Serve, pack: Path, red: bytes):
+    captions, references = ["a red wall", "a blue wall"], ["the wall is red", "somebody painted this wall red"]
+    data = {"caption": captions, "reference": references}
+    answer = serve().post("/v1/score", files=image(red), data=data).json()
+    captioner = ReCap.from_pretrained(pack)
+    images = np.repeat(captioner.encoder.encode_images([red]), 2, axis=0)
+    texts, others = captioner.encoder.encode_texts(captions), captioner.encoder.encode_texts(references * 2)
+    expected = aclip_s(images, texts, captioner.alignment)
+    with_references = refaclip_s(images, texts, others, np.array([0, 2, 4]), captioner.alignment)
+    np.testing.assert_allclose([item["aclip_s"] for item in answer["scores"]], expected, rtol=1e-5)
+    np.testing.assert_allclose([item["refaclip_s"] for item in answer["scores"]], with_references, rtol=1e-5)
+    assert answer["method"] == "ols"
+    assert answer["scores"][0]["cosine"] > answer["scores"][1]["cosine"]
+
+
+def test_score_without_references_has_none(serve: Serve, red: bytes):
+    answer = serve().post("/v1/score", files=image(red), data={"caption": "a red wall"}).json()
+    assert answer["scores"][0]["refaclip_s"] is None
+
+
+def test_the_map_keeps_the_distances_that_two_dimensions_can(serve: Serve, shared_pack: Path, red: bytes):
+    answer = serve(shared_pack).post("/v1/map", files=image(red), data={"k": 12}).json()
+    captioner = ReCap.from_pretrained(shared_pack)
+    vectors = captioner.encoder.encode_images([red])
+    found = captioner.datastore.search(captioner.alignment.transform(vectors), 12)
+    for name, rows in (
+        ("aligned", [captioner.alignment.transform(vectors), captioner.datastore.vectors(found.ids[0])]),
+        ("unaligned", [vectors, captioner.datastore.raw_vectors(found.ids[0])]),
+    ):
+        points = np.array([[p["x"], p["y"]] for p in (answer[name]["picture"], *answer[name]["captions"])])
+        high = np.concatenate(rows).astype(np.float64)
+        high -= high.mean(axis=0)
+        # the best approximation of rank two of the Gram matrix is what any principal plane gives
+        values, axes = np.linalg.eigh(high @ high.T)
+        best = (axes[:, -2:] * values[-2:]) @ axes[:, -2:].T
+        np.testing.assert_allclose(points @ points.T, best, atol=1e-5)
+        assert answer[name]["explained"] == pytest.approx(values[-2:].sum() / values.sum(), abs=1e-5)
+
+
+def test_without_a_shared_space_there_is_no_map_before_alignment(serve: Serve, red: bytes):
+    assert serve().post("/v1/map", files=image(red)).json()["unaligned"] is None
