@@ -135,7 +135,7 @@ def test_foreign_folders_are_refused_before_any_work(pairs_folder: Path, tmp_pat
 
 
 def test_candidates_of_no_model(pack: Path, new_pictures: dict[str, Path]):
-    done = recap("caption", "--pack", pack, "--candidates", "lm", new_pictures["red"], code=2)
+    done = recap("caption", "--pack", pack, "--lm", "none", "--candidates", "lm", new_pictures["red"], code=2)
     assert "needs a language model" in done.stderr
 
 

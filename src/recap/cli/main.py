@@ -8,13 +8,18 @@ import warnings
 import click
 
 from recap import __version__
+from recap.cli.alt import alt
 from recap.cli.caption import caption
 from recap.cli.convert import convert
 from recap.cli.correlate import correlate
+from recap.cli.datastore import datastore
+from recap.cli.experiment import experiment
 from recap.cli.fit import fit
 from recap.cli.info import info
+from recap.cli.pack import pack
 from recap.cli.retrieve import retrieve
 from recap.cli.score import score
+from recap.cli.serve import serve
 from recap.cli.setup import setup
 from recap.errors import RecapError
 
@@ -29,7 +34,21 @@ def cli() -> None:
     """
 
 
-for command in (caption, retrieve, fit, score, correlate, setup, info, convert):
+for command in (
+    caption,
+    alt,
+    retrieve,
+    fit,
+    pack,
+    datastore,
+    score,
+    correlate,
+    experiment,
+    serve,
+    setup,
+    info,
+    convert,
+):
     cli.add_command(command)
 
 

@@ -1,0 +1,64 @@
+"""``recap experiment``: the paper's experiments on your own data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from recap.experiments.base import EXPERIMENTS
+from recap.experiments.table import FORMATS
+
+
+def _described(names: dict[str, str]) -> str:
+    return "\b\n" + "\n".join(f"  {name:<14}{line}" for name, line in names.items())
+
+
+@click.command(epilog=_described(EXPERIMENTS))
+@click.argument("name", type=click.Choice(list(EXPERIMENTS)))
+@click.option("--data", required=True, type=click.Path(exists=True, file_okay=False, path_type=Path), help="Data sets.")
+@click.option("--on", default="flickr8k", show_default=True, help="Which of them: a folder below --data.")
+@click.option("--encoder", default="builtin", show_default=True, help="See recap info.")
+@click.option("--lm", "language_model", help="Language model that writes captions; none by default.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of everything that is drawn at random.")
+@click.option("--limit", type=click.IntRange(2), help="Only so many pictures of each split, to try it out.")
+@click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="Of one experiment: source, projection.")
+@click.option(
+    "--format", "kind", type=click.Choice(list(FORMATS)), default="text", show_default=True, help="Of the table."
+)
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Write tables and figures into it, too.")
+def experiment(
+    name: str,
+    data: Path,
+    on: str,
+    encoder: str,
+    language_model: str | None,
+    seed: int,
+    limit: int | None,
+    options: tuple[str, ...],
+    kind: str,
+    as_json: bool,
+    out: Path | None,
+) -> None:
+    """Repeat an experiment of the paper, and print its table with the paper's numbers beside it.
+
+    --data holds a folder for each data set: flickr8k, flickr30k, coco, vizwiz, msrvtt, xrays, as they are published.
+    Two runs with one seed print the same; times go to standard error. Figures need --out.
+    """
+    if any("=" not in option for option in options):
+        raise click.UsageError("--option takes KEY=VALUE")
+    from recap.experiments import Setup, run_experiment, write_outcome
+
+    chosen = dict(option.split("=", 1) for option in options)
+    setup = Setup(data, on, encoder, language_model, seed, limit, progress=True, options=chosen)
+    outcome = run_experiment(name, setup)
+    for table in outcome.tables.values():
+        click.echo(table.render("json" if as_json else kind), nl=False)
+    if outcome.times:
+        click.echo(outcome.times.to_text(), err=True, nl=False)
+    if out:
+        for file in write_outcome(outcome, out):
+            click.echo(f"wrote {file}", err=True)
+    elif outcome.figures:
+        click.echo(f"--out FOLDER writes the figure: {', '.join(outcome.figures)}", err=True)

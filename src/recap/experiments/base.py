@@ -1,0 +1,110 @@
+"""What every experiment is given and gives back, and where its results are written.
+
+An experiment is a module of this package with a function ``run(setup) -> Outcome`` and an entry in ``EXPERIMENTS``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from recap.errors import InputError, MissingExtraError
+from recap.experiments.table import FORMATS, SUFFIXES, Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+EXPERIMENTS: dict[str, str] = {
+    "alignment": "every way to align, by recall, cosine and captions",
+    "retrieval": "cross-modal retrieval, both ways, for every map",
+    "transfer": "a map from one data set, captions for another",
+    "modality-gap": "where images and captions lie, before and after",
+}
+"""Names with a line about each; the module has the name with underscores."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What an experiment runs on."""
+
+    data: Path
+    """The folder with the data sets; see ``recap.experiments.data``."""
+    on: str = "flickr8k"
+    """The data set."""
+    encoder: str = "builtin"
+    language_model: str | None = None
+    seed: int = 0
+    limit: int | None = None
+    """Only so many pictures of each split, to try something out."""
+    progress: bool = False
+    options: Mapping[str, str] = field(default_factory=dict)
+    """What only one experiment knows, such as ``source`` of the transfer."""
+
+    def option(self, name: str, default: str) -> str:
+        """Return an option of this experiment."""
+        return self.options.get(name, default)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an experiment found."""
+
+    tables: Mapping[str, Table] = field(default_factory=dict)
+    """By a short name; the same in every run with one seed, to the last byte."""
+    figures: Mapping[str, Figure] = field(default_factory=dict)
+    times: Table | None = None
+    """How long things took: no two runs agree, so it is kept apart."""
+
+
+def run_experiment(name: str, setup: Setup) -> Outcome:
+    """Run an experiment by its name."""
+    if name not in EXPERIMENTS:
+        raise InputError(f"there is no experiment {name!r}; there are {', '.join(EXPERIMENTS)}")
+    if not setup.data.is_dir():
+        raise InputError(f"{setup.data}: no such folder of data sets")
+    outcome: Outcome = import_module(f"recap.experiments.{name.replace('-', '_')}").run(setup)
+    return outcome
+
+
+def write_outcome(outcome: Outcome, folder: Path) -> list[Path]:
+    """Write every table in every format and every figure as png and svg; return the files."""
+    from recap.files import atomic_write
+
+    folder.mkdir(parents=True, exist_ok=True)
+    tables = {**outcome.tables, **({"times": outcome.times} if outcome.times else {})}
+    written = []
+    for name, table in tables.items():
+        for kind, render in FORMATS.items():
+            written.append(folder / f"{name}{SUFFIXES[kind]}")
+            with atomic_write(written[-1]) as file:
+                file.write(render(table).encode())
+    for name, figure in outcome.figures.items():
+        written += save_both(figure, folder / name)
+    return written
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure of so many inches."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError("figures", "experiments") from error
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def save_both(figure: Figure, path: Path) -> list[Path]:
+    """Write a figure beside ``path`` as png and as svg, the same bytes every time."""
+    from matplotlib import rc_context
+
+    from recap.metrics.significance import save_figure
+
+    files = [path.with_name(path.name + suffix) for suffix in (".png", ".svg")]
+    facts: list[dict[str, Any]] = [{}, {"metadata": {"Date": None}}]
+    with rc_context({"svg.hashsalt": "recap"}):
+        for file, arguments in zip(files, facts, strict=True):
+            save_figure(partial(figure.savefig, **arguments), file)
+    return files

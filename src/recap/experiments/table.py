@@ -1,0 +1,193 @@
+"""Tables of values with standard errors, the best of each column marked: as text, markdown, LaTeX or json."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from recap.errors import InputError
+
+Better: TypeAlias = Literal["higher", "lower", "neither"]
+
+ABSENT = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A number with its standard error where there is one, a word, or nothing."""
+
+    value: float | str | None = None
+    error: float | None = None
+
+    def shown(self, digits: int, plus_minus: str = "±") -> str:
+        """Return the cell for a reader."""
+        if self.value is None:
+            return ABSENT
+        if isinstance(self.value, str):
+            return self.value
+        error = "" if self.error is None else f" {plus_minus} {self.error:.{digits}f}"
+        return f"{self.value:.{digits}f}{error}"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """What a column holds, how many digits are shown, and which values are better."""
+
+    name: str
+    digits: int = 1
+    better: Better = "higher"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a table."""
+
+    label: str
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Rows that are compared with each other: one data set and encoder, or one table of the paper."""
+
+    title: str
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Sections with the same columns."""
+
+    title: str
+    columns: tuple[Column, ...]
+    sections: tuple[Section, ...]
+    notes: tuple[str, ...] = ()
+    first: str = "method"
+    """What the labels of the rows are."""
+
+    def best(self, section: Section, column: int) -> frozenset[int]:
+        """Return the rows with the best value, and those whose standard errors overlap with the best one's.
+
+        As in the paper, two are on a par when their 68 % intervals overlap: |a - b| <= error of a + error of b.
+        """
+        better = self.columns[column].better
+        cells = [row.cells[column] for row in section.rows]
+        values = {place: cell.value for place, cell in enumerate(cells) if isinstance(cell.value, float | int)}
+        if better == "neither" or len(values) < 2:
+            return frozenset()
+        place = (max if better == "higher" else min)(values, key=lambda row: values[row])
+        top, error = values[place], cells[place].error or 0.0
+        return frozenset(
+            row for row, value in values.items() if abs(top - value) <= error + (cells[row].error or 0.0) + 1e-12
+        )
+
+    def to_text(self) -> str:
+        """Return aligned columns; a star follows the best."""
+        grid = [
+            (section, [[row.label, *cells] for row, cells in self._rows(section, "±", lambda text: f"{text}*")])
+            for section in self.sections
+        ]
+        header = [self.first, *(column.name for column in self.columns)]
+        widths = [
+            max(map(len, column)) for column in zip(header, *(row for _, rows in grid for row in rows), strict=True)
+        ]
+        lines = [self.title, "", _aligned(header, widths)]
+        for section, rows in grid:
+            lines += ["", section.title] if section.title else [""]
+            lines += [_aligned(row, widths) for row in rows]
+        starred = "* the best, and all whose standard errors overlap with it"
+        return "\n".join([*lines, "", starred, *self.notes]) + "\n"
+
+    def to_markdown(self) -> str:
+        """Return a table in markdown; the best is bold."""
+        header = [self.first, *(column.name for column in self.columns)]
+        lines = [f"**{self.title}**", "", _piped(header), _piped(["---", *("---:" for _ in self.columns)])]
+        for section in self.sections:
+            if section.title:
+                lines.append(_piped([f"*{section.title}*", *("" for _ in self.columns)]))
+            rows = self._rows(section, "±", lambda text: f"**{text}**")
+            lines += [_piped([row.label, *cells]) for row, cells in rows]
+        bold = "Bold: the best, and all whose standard errors overlap with it."
+        return "\n".join([*lines, "", " ".join([bold, *self.notes])]) + "\n"
+
+    def to_latex(self) -> str:
+        """Return a table for LaTeX with the package booktabs; the best is bold."""
+        count = len(self.columns)
+        header = " & ".join(map(_escaped, (self.first, *(column.name for column in self.columns))))
+        lines = [r"\begin{table}", rf"\caption{{{_escaped(' '.join((self.title + '.', *self.notes)))}}}", r"\centering"]
+        lines += [rf"\begin{{tabular}}{{l{'c' * count}}}", r"\toprule", header + r" \\"]
+        for section in self.sections:
+            lines.append(r"\midrule")
+            if section.title:
+                lines += [rf"\multicolumn{{{count + 1}}}{{c}}{{{_escaped(section.title)}}} \\", r"\midrule"]
+            for row, cells in self._rows(section, "PLUSMINUS", lambda text: f"BOLD{text}DLOB"):
+                escaped = " & ".join(map(_escaped, (row.label, *cells)))
+                marked = escaped.replace("BOLD", r"\textbf{").replace("DLOB", "}").replace("PLUSMINUS", r"$\pm$")
+                lines.append(marked + r" \\")
+        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, not rounded, ready for json."""
+        sections = []
+        for section in self.sections:
+            best = [self.best(section, place) for place in range(len(self.columns))]
+            rows = [
+                {
+                    "label": row.label,
+                    "cells": {
+                        column.name: {"value": cell.value, "error": cell.error, "best": number in best[place]}
+                        for place, (column, cell) in enumerate(zip(self.columns, row.cells, strict=True))
+                    },
+                }
+                for number, row in enumerate(section.rows)
+            ]
+            sections.append({"title": section.title, "rows": rows})
+        return {"title": self.title, "sections": sections, "notes": list(self.notes)}
+
+    def to_json(self) -> str:
+        """Return the table as json."""
+        return json.dumps(self.as_dict(), ensure_ascii=False, allow_nan=False, indent=2) + "\n"
+
+    def render(self, kind: str) -> str:
+        """Return the table in one of ``FORMATS``."""
+        if kind not in FORMATS:
+            raise InputError(f"unknown format {kind!r}; there are {', '.join(FORMATS)}")
+        return FORMATS[kind](self)
+
+    def _rows(self, section: Section, plus_minus: str, mark: Callable[[str], str]) -> list[tuple[Row, list[str]]]:
+        """Return each row with its cells for a reader, the best marked."""
+        best = [self.best(section, place) for place in range(len(self.columns))]
+        found = []
+        for number, row in enumerate(section.rows):
+            texts = [
+                cell.shown(column.digits, plus_minus) for column, cell in zip(self.columns, row.cells, strict=True)
+            ]
+            found.append((row, [mark(text) if number in best[place] else text for place, text in enumerate(texts)]))
+        return found
+
+
+FORMATS: Mapping[str, Callable[[Table], str]] = {
+    "text": Table.to_text,
+    "markdown": Table.to_markdown,
+    "latex": Table.to_latex,
+    "json": Table.to_json,
+}
+
+SUFFIXES = {"text": ".txt", "markdown": ".md", "latex": ".tex", "json": ".json"}
+"""How files of each format end."""
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
+    first, *rest = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+    return "  ".join([first, *rest]).rstrip()
+
+
+def _piped(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+
+
+def _escaped(text: str) -> str:
+    named = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"}
+    return "".join(named.get(letter, "\\" + letter if letter in "&%$#_{}" else letter) for letter in text)
