@@ -35,6 +35,7 @@ from recap.assets import cache_dir
 from recap.builtin import coco_datastore, packaged_file
 from recap.captioner import ReCap
 from recap.datasets import read_flickr8k
+from recap.datastore import Datastore
 from recap.encoders import load_encoder
 from recap.language import Decoding, LanguageModel, load_language_model
 from recap.metrics import cider_d
@@ -157,6 +158,7 @@ def print_captions(
     table = Table(title=f"{title}: {len(vectors):,} pictures, {len(captioner.datastore):,} captions")
     for column in ("candidates", "selection", "map", "CIDEr-D", "verbatim %", "repeats %", "CPU ms a picture"):
         table.add_column(column, justify="left" if column in ("candidates", "selection", "map") else "right")
+    assert isinstance(captioner.datastore, Datastore)
     stored = {words(item.text) for item in captioner.datastore}
     texts: list[str] = []
     for candidates, selection, method in rows:

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recap.selection import agreement, by_consensus, by_cosine, is_degenerate
-from recap.words import words
 from recap.types import Evidence
+from recap.words import words
 
 SENTENCES = st.lists(
     st.sampled_from(["a", "dog", "cat", "runs", "on", "the", "red", "grass"]), min_size=1, max_size=9
