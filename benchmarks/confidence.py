@@ -269,7 +269,7 @@ def draw_reliability(path: Path, left: Sequence[Measured], right: Sequence[Measu
         axis.set(xlabel="confidence", xlim=(0, 1), ylim=(0, 1), aspect="equal")
         axis.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.12), frameon=False)
         axis.grid(alpha=0.3)
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=110, bbox_inches="tight")
 
 
 def draw_coverage(path: Path, rows: Sequence[Measured]) -> None:
@@ -292,7 +292,7 @@ def draw_coverage(path: Path, rows: Sequence[Measured]) -> None:
         axis.set(xlabel="share of captions kept, most confident first", xlim=(0, 1))
         axis.grid(alpha=0.3)
     figure.legend(loc="outside lower center", ncols=2, fontsize=8, frameon=False)
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=110, bbox_inches="tight")
 
 
 if __name__ == "__main__":

@@ -32,6 +32,11 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     references = {"cat": ["a cat", "a cat looks up"], "rocket": ["a rocket", "a launch at night"]}
     (folder / "references.json").write_text(json.dumps(references))
     (folder / "candidates.json").write_text(json.dumps({"cat": "a cat", "rocket": "a rocket lifts off"}))
+    (folder / "page.html").write_text('<p>A cat: <img src="photo.jpg"></p>')
+    (folder / "captions.txt").write_text("a cat on a sofa\na cup of coffee\n")
+    (folder / "more-pairs").mkdir()
+    shutil.copy(folder / "photo.jpg", folder / "more-pairs/other.jpg")
+    (folder / "more-pairs/other.txt").write_text("a cat again\n")
     (folder / "my-pairs").mkdir()
     for picture in (folder / "examples/pictures").glob("*.jpg"):
         shutil.copy(picture, folder / "my-pairs")
@@ -48,13 +53,16 @@ def run(command: list[str], folder: Path) -> str:
 
 @needs_setup
 def test_commands_in_their_order(workplace: Path):
-    assert len(COMMANDS) == 10
+    assert len(COMMANDS) == 15
     outputs = {}
     for command in COMMANDS:
         words = " ".join(command.split()[1:]).replace("*.jpg", "'*.jpg'").replace("'", "").split()
         outputs[command] = run([sys.executable, "-m", "recap.cli.main", *words], workplace)
     assert "cat" in outputs["recap caption examples/pictures/cat.jpg"]
     assert "cat" in outputs["recap caption --pack my-pack photo.jpg"]
+    assert 'alt="' in (workplace / "page.html").read_text()
+    assert len((workplace / "captions.jsonl").read_text().splitlines()) == len(list(workplace.glob("examples/*/*.jpg")))
+    assert (workplace / "report.html").stat().st_size > 10_000
 
 
 @needs_setup

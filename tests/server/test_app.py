@@ -59,7 +59,7 @@ def test_metrics_count(serve: Serve, red: bytes):
 
 def test_the_documentation_loads_nothing_from_elsewhere(serve: Serve):
     client = serve()
-    page = client.get("/")
+    page = client.get("/docs")
     assert page.status_code == 200
     assert "/v1/caption" in page.text
     assert "src=" not in page.text

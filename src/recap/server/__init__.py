@@ -5,6 +5,7 @@
     captions     routes: caption, retrieve, score, map
     datastore    routes: the captions of the pack, looked at and changed
     status       routes: packs, health, metrics, documentation
+    page         the page for people, and its files
     batching     one worker that serves many requests at once
     tasks        what the worker does for each kind of request
     service      what the routes share

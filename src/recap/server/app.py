@@ -16,6 +16,7 @@ from recap.server.fetching import Fetcher
 from recap.server.limits import BodyLimits
 from recap.server.metrics import Metrics
 from recap.server.observing import Observer
+from recap.server.page import page_router
 from recap.server.security import Guard
 from recap.server.service import Service
 from recap.server.tasks import Engine
@@ -63,7 +64,7 @@ def create_app(captioner: ReCap, config: ServerConfig | None = None) -> FastAPI:
     app.state.stopping = False
     app.state.service = Service(chosen, Engine(captioner), batcher, metrics, fetcher)
     problems.install(app)
-    for router in (captions.router, datastore.router, status.router):
+    for router in (captions.router, datastore.router, status.router, page_router()):
         app.include_router(router)
     # the last one added is the first to see a request
     app.add_middleware(BodyLimits, config=chosen, metrics=metrics)

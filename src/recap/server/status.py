@@ -6,7 +6,7 @@ from html import escape
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, Response
 
 from recap import __version__
 from recap.alignment.mapping import METHODS
@@ -69,12 +69,6 @@ async def metrics(service: Here) -> Response:
     """Return counters for Prometheus."""
     service.metrics.waiting.set(service.batcher.waiting)
     return Response(service.metrics.text(), media_type=MEDIA_TYPE)
-
-
-@router.get("/", include_in_schema=False)
-async def index() -> RedirectResponse:
-    """Lead to the documentation."""
-    return RedirectResponse("/docs")
 
 
 @router.get("/docs", include_in_schema=False)
