@@ -29,7 +29,19 @@ class Scripted:
 
 @pytest.fixture(scope="module")
 def captioner(pairs: list[Pair], encoder_folder: Path) -> ReCap:
-    return ReCap.fit(pairs, encoder=f"onnx:{encoder_folder}", source="walls", method="ols")
+    encoder = f"onnx:{encoder_folder}"
+    return ReCap.fit(pairs, encoder=encoder, language_model=None, source="walls", method="ols")
+
+
+def test_the_writer_is_the_default(pairs: list[Pair], encoder_folder: Path, new_pictures: dict[str, Path]):
+    captioner = ReCap.fit(pairs, encoder=f"onnx:{encoder_folder}", candidates="lm")
+    assert captioner.language_model is not None
+    assert captioner.language_model.name == "writer"
+    for colour, path in new_pictures.items():
+        caption = captioner.caption(path)
+        assert caption.selection == "likely"
+        assert colour in caption.text.lower()
+        assert {candidate.origin for candidate in caption.candidates} == {"lm"}
 
 
 def test_new_pictures_get_the_right_colour(captioner: ReCap, new_pictures: dict[str, Path]):

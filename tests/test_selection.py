@@ -3,9 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recap.selection import agreement, by_consensus, by_cosine, is_degenerate
+from recap.selection import agreement, by_consensus, by_cosine, by_likelihood, is_degenerate
 from recap.types import Evidence
-from recap.words import words
 
 SENTENCES = st.lists(
     st.sampled_from(["a", "dog", "cat", "runs", "on", "the", "red", "grass"]), min_size=1, max_size=9
@@ -81,7 +80,10 @@ def test_degenerate(text: str, expected: bool):
     assert is_degenerate(text) is expected
 
 
-def test_words_of_several_scripts():
-    assert words("The Dog's red-brown BALL, ’tis.") == ("the", "dog's", "red", "brown", "ball", "tis")
-    assert words("Ein großer Hund") == ("ein", "grosser", "hund")
-    assert words("狗 runs") == ("狗", "runs")
+def test_likelihood_weighs_cosine_against_natural_words():
+    texts = ["a dog runs", "dog dog grass runs", "a retrieved dog"]
+    cosines = np.array([0.5, 0.52, 0.6], np.float32)
+    logprobs = np.array([-2.0, -20.0, np.nan])
+    scores = by_likelihood(texts, cosines, [], logprobs)
+    np.testing.assert_allclose(scores, [0.5 - 0.1 * 2 / 4, 0.52 - 0.1 * 20 / 5, 0.6 - 0.1 * 2], rtol=1e-6)
+    np.testing.assert_array_equal(by_likelihood(texts, cosines, []), cosines.astype(np.float64))

@@ -177,6 +177,13 @@ class ReCap:
             f"ReCap(encoder={self.encoder.name!r}, map={self.alignment.method!r}, datastore={store}, model={model!r})"
         )
 
+    @property
+    def selection(self) -> str:
+        """The rule that chooses among candidates: the one asked for, or what suits them."""
+        writes = self.language_model is not None and self.settings.candidates != "retrieved"
+        suits = getattr(self.language_model, "selection", "consensus") if writes else "consensus"
+        return self.settings.selection or suits
+
     def caption(self, image: ImageLike, **settings: Any) -> Caption:
         """Return the caption of one image, with its evidence and candidates; settings hold for this call."""
         captioner = self.configured(**settings) if settings else self
@@ -421,7 +428,8 @@ class ReCap:
     def _select(self, proposals: Proposals) -> Caption:
         candidates, cosines, evidence = proposals.drafts, proposals.cosines, proposals.evidence
         texts = list(candidates)
-        scores = RULES[self.settings.selection](texts, cosines, evidence[: self.settings.pool])
+        logprobs = np.array([draft.logprob if draft else np.nan for draft in candidates.values()])
+        scores = RULES[self.selection](texts, cosines, evidence[: self.settings.pool], logprobs)
         ranked = sorted(range(len(texts)), key=lambda row: (-scores[row], -cosines[row], texts[row]))
         kept = []
         for row in ranked[:KEPT_CANDIDATES]:
@@ -437,7 +445,7 @@ class ReCap:
             )
         best, shown = kept[0], evidence[: self.settings.k]
         confidence = self._confidence(best, evidence)
-        return Caption(best.text, best.cosine, shown, tuple(kept), self.settings.selection, confidence)
+        return Caption(best.text, best.cosine, shown, tuple(kept), self.selection, confidence)
 
     def _confidence(self, chosen: Candidate, evidence: Sequence[Evidence]) -> float | None:
         if self.calibration is None or self.calibration.method != self.settings.method:

@@ -3,15 +3,17 @@
 ``cosine`` is the rule of the paper: the candidate nearest to the image in caption space. ``consensus`` asks the
 retrieved captions: each is somebody's description of a similar picture, and the sentence they agree with most is
 least likely to name something that is not there. They vote by the words and pairs of words they share with the
-candidate, those nearer to the image with more weight.
+candidate, those nearer to the image with more weight. ``likely`` weighs the aligned cosine against how natural a
+language model for captions finds the sentence: of much that fits the picture, what people would say.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from functools import cache
 from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +26,12 @@ Scores = npt.NDArray[np.float64]
 
 VOTE_TEMPERATURE = 0.1
 """A caption this much less similar to the image than the nearest one has 1/e of its vote."""
+
+LIKELIHOOD_WEIGHT = 0.1
+"""How much aligned cosine one unit of log-probability a word is worth."""
+
+UNWRITTEN_LOGPROB = -2.0
+"""The log-probability a word that retrieved captions are given: a draft this unlikely is not better than they are."""
 
 LENGTH_TOLERANCE = 6.0
 """Two captions whose lengths differ by this many words agree exp(-1/2) times as much: CIDEr-D's sigma."""
@@ -39,12 +47,32 @@ def is_degenerate(text: str) -> bool:
     return thrice or (len(pairs) >= 6 and len(set(pairs)) <= len(pairs) // 2)
 
 
-def by_cosine(texts: Sequence[str], cosines: Vectors, evidence: Sequence[Evidence]) -> Scores:
+def by_cosine(
+    texts: Sequence[str], cosines: Vectors, evidence: Sequence[Evidence], logprobs: Scores | None = None
+) -> Scores:
     """Score candidates by their aligned cosine with the image."""
     return cosines.astype(np.float64)
 
 
-def by_consensus(texts: Sequence[str], cosines: Vectors, evidence: Sequence[Evidence]) -> Scores:
+def by_likelihood(
+    texts: Sequence[str], cosines: Vectors, evidence: Sequence[Evidence], logprobs: Scores | None = None
+) -> Scores:
+    """Score candidates by their aligned cosine and the log-probability of a word of theirs.
+
+    ``logprobs`` are those of whole sentences, NaN for retrieved ones, which count as rather unlikely; without any, the
+    cosine alone decides.
+    """
+    if logprobs is None:
+        return cosines.astype(np.float64)
+    lengths = np.array([len(words(text)) + 1 for text in texts])
+    natural = np.where(np.isnan(logprobs), UNWRITTEN_LOGPROB, logprobs / lengths)
+    scores: Scores = cosines + LIKELIHOOD_WEIGHT * natural
+    return scores
+
+
+def by_consensus(
+    texts: Sequence[str], cosines: Vectors, evidence: Sequence[Evidence], logprobs: Scores | None = None
+) -> Scores:
     """Score candidates by the weighted agreement of the evidence with them, a caption's vote for itself left out."""
     voters = [item.text for item in evidence]
     similarities = np.array([item.similarity for item in evidence], dtype=np.float64)
@@ -99,7 +127,15 @@ def _unit_counts(sentences: Sequence[Sequence[Hashable]]) -> Scores:
     return counts
 
 
-Rule = Callable[[Sequence[str], Vectors, Sequence[Evidence]], Scores]
+class Rule(Protocol):
+    """Candidates, their aligned cosines, the retrieved captions and log-probabilities in, a score for each out."""
 
-RULES: dict[str, Rule] = {"consensus": by_consensus, "cosine": by_cosine}
-"""Rules by name: candidates, their aligned cosines and the retrieved captions in, a score for each candidate out."""
+    def __call__(
+        self, texts: Sequence[str], cosines: Vectors, evidence: Sequence[Evidence], logprobs: Scores | None = None
+    ) -> Scores:
+        """Return the scores."""
+        ...
+
+
+RULES: dict[str, Rule] = {"consensus": by_consensus, "cosine": by_cosine, "likely": by_likelihood}
+"""Rules by name."""

@@ -29,8 +29,9 @@ class Settings:
     """How many retrieved captions may themselves become the caption, and take part in the consensus."""
     candidates: Candidates = "both"
     """Where candidates come from; without a language model always ``retrieved``."""
-    selection: str = "consensus"
-    """How the best candidate is chosen: one of ``recap.selection.RULES``; ``cosine`` is the paper's."""
+    selection: str | None = None
+    """How the best candidate is chosen: one of ``recap.selection.RULES``; ``cosine`` is the paper's. None takes what
+    suits the candidates: ``likely`` for those of the writer, ``consensus`` for others."""
     decoding: Decoding = field(default_factory=Decoding)
     language: str = "en"
     """The language of the captions, and so of the prompt: a tag such as ``de`` or ``pt-BR``."""
@@ -46,7 +47,7 @@ class Settings:
             raise InputError(f"unknown candidates {self.candidates!r}; known: {', '.join(get_args(Candidates))}")
         if not LANGUAGE_TAG.fullmatch(self.language):
             raise InputError(f"a language is given by its tag, such as en, de or pt-BR, not {self.language!r}")
-        if self.selection not in RULES:
+        if self.selection is not None and self.selection not in RULES:
             raise InputError(f"unknown selection {self.selection!r}; known: {', '.join(RULES)}")
 
     def but(self, **changes: Any) -> Self:

@@ -56,7 +56,9 @@ def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--candidates", type=click.Choice(["lm", "retrieved", "both"]), help="Where candidates come from."
         ),
         click.option(
-            "--selection", type=click.Choice(["consensus", "cosine"]), help="How one is chosen; cosine: the paper's."
+            "--selection",
+            type=click.Choice(["likely", "consensus", "cosine"]),
+            help="How one is chosen (default: what suits the model); cosine: the paper's.",
         ),
         click.option("--method", help="The map: procrustes, ols, ridge, ...  (default: the pack's)."),
     )

@@ -60,7 +60,7 @@ def describe(name: str) -> dict[str, Any]:
         "settings": {
             "k": facts.settings.k,
             "pool": facts.settings.pool,
-            "selection": facts.settings.selection,
+            "selection": facts.settings.selection or "what suits the language model",
             "candidates": facts.settings.candidates,
             "temperature": facts.settings.decoding.temperature,
             "samples": facts.settings.decoding.samples,

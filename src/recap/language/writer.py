@@ -65,6 +65,8 @@ class WriterModel:
 
     name = "writer"
     completes = False
+    selection = "likely"
+    """The rule that suits its drafts: their log-probabilities are those of captions, so they say what is natural."""
 
     def __init__(self, folder: Path = FOLDER, *, threads: int | None = None) -> None:
         self._config = _Config.load(folder)

@@ -104,7 +104,7 @@ def body(facts: Facts) -> str:
         "sources of the captions": named,
         "language": facts.settings.language,
         "language model": facts.language_model,
-        "selection": facts.settings.selection,
+        "selection": facts.settings.selection or "what suits the language model",
         "author": about.author or "not given",
         "licence of the captions": about.licence or "not given",
         **{name.replace("_", " "): f"{count:,}" for name, count in about.data.items()},

@@ -39,7 +39,7 @@ class CaptionForm(Form):
     samples: int | None = Field(None, ge=1, le=50, description="How many candidates the language model writes.")
     seed: int | None = Field(None, ge=0, le=2**31 - 1, description="Of the language model's sampling.")
     candidates: Literal["lm", "retrieved", "both"] | None = Field(None, description="Where candidates come from.")
-    selection: Literal["consensus", "cosine"] | None = Field(None, description="How one of them is chosen.")
+    selection: Literal["likely", "consensus", "cosine"] | None = Field(None, description="How one of them is chosen.")
     method: Method | None = Field(None, description="The map from pictures to captions.")
     exclude: list[Text] = Field([], max_length=200, description="Captions that must not be evidence.")
 
