@@ -51,10 +51,11 @@ RETRIEVED = (
     ("retrieved", "consensus", "procrustes"),
 )
 WRITTEN = (
-    ("lm", "cosine", "ols"),
+    ("lm", "cosine", "procrustes"),
     ("lm", "consensus", "procrustes"),
-    ("both", "cosine", "ols"),
     ("both", "consensus", "procrustes"),
+    ("lm", "likely", "procrustes"),
+    ("both", "likely", "procrustes"),
 )
 
 

@@ -20,9 +20,9 @@ class Decoding:
     """
 
     samples: int = 10
-    temperature: float = 0.3
+    temperature: float = 0.5
     top_k: int = 0
-    top_p: float = 0.9
+    top_p: float = 0.95
     max_tokens: int = 40
     seed: int = 0
 
