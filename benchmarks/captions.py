@@ -68,9 +68,8 @@ class Remembering:
 
     def write(self, prompts: Sequence[Prompt], decoding: Decoding) -> list[list[Draft]]:
         """Return drafts, from memory where there are some."""
-        for prompt in prompts:
-            if prompt.text not in self._known:
-                self._known[prompt.text] = self._model.write([prompt], decoding)[0]
+        new = {prompt.text: prompt for prompt in prompts if prompt.text not in self._known}
+        self._known.update(zip(new, self._model.write(list(new.values()), decoding), strict=True))
         return [self._known[prompt.text] for prompt in prompts]
 
 
