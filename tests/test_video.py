@@ -168,7 +168,7 @@ def test_arguments():
 
 @pytest.fixture(scope="module")
 def captioner(pairs: list[Pair], encoder_folder: Path) -> ReCap:
-    return ReCap.fit(pairs, encoder=f"onnx:{encoder_folder}", method="ols")
+    return ReCap.fit(pairs, encoder=f"onnx:{encoder_folder}", language_model=None, method="ols")
 
 
 def test_equal_frames_are_captioned_like_the_picture(captioner: ReCap, new_pictures: dict[str, Path]):

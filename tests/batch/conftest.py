@@ -10,4 +10,4 @@ from recap.types import Pair
 
 @pytest.fixture(scope="session")
 def captioner(pairs: list[Pair], encoder_folder: Path) -> ReCap:
-    return ReCap.fit(pairs, encoder=f"onnx:{encoder_folder}", method="ols")
+    return ReCap.fit(pairs, encoder=f"onnx:{encoder_folder}", language_model=None, method="ols")

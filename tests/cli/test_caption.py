@@ -24,6 +24,7 @@ from PIL import Image
 from recap.captioner import ReCap
 from recap.cli.main import cli
 from recap.errors import RecapError
+from recap.outputs.metadata import read_description
 from recap.types import Pair
 
 
@@ -59,7 +60,8 @@ def _limit_of_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def pack(pairs: list[Pair], encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("batch") / "pack"
-    ReCap.fit(pairs, encoder=f"onnx:{encoder_folder}", method="ols").save_pretrained(folder)
+    fitted = ReCap.fit(pairs, encoder=f"onnx:{encoder_folder}", language_model=None, method="ols")
+    fitted.save_pretrained(folder)
     return folder
 
 
@@ -229,3 +231,48 @@ def test_mutated_files_end_in_captions_or_listed_errors(pack: Path, tmp_path: Pa
     assert "over the limit" in errors[str(folder / "huge.png")]
     assert len(captions) >= 20  # a third is whole, only under a wrong name
     assert len(errors) >= 15
+
+
+def test_a_page_shows_what_was_captioned_also_by_an_earlier_run(
+    pack: Path, tmp_path: Path, new_pictures: dict[str, Path]
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    shutil.copy(new_pictures["red"], folder / "one.png")
+    here(folder, "--pack", pack, "--out", tmp_path / "out.jsonl")
+    shutil.copy(new_pictures["blue"], folder / "two.png")
+    (folder / "broken.png").write_bytes(b"no picture")
+    here(folder, "--pack", pack, "--out", tmp_path / "out.jsonl", "--html", tmp_path / "page.html", code=1)
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert page.count("data:image/") == 2
+    for name in ("one.png", "two.png", "broken.png"):
+        assert name in page
+
+
+def test_captions_go_into_the_pictures_once(pack: Path, tmp_path: Path, new_pictures: dict[str, Path]) -> None:
+    picture = tmp_path / "red.png"
+    shutil.copy(new_pictures["red"], picture)
+    pixels = np.asarray(Image.open(picture))
+    said = here(picture, "--pack", pack, "--metadata", "--keep-originals")
+    described = read_description(picture)
+    assert described is not None
+    assert described.machine_written
+    assert described.text in said
+    np.testing.assert_array_equal(np.asarray(Image.open(picture)), pixels)
+    assert len(list(tmp_path.iterdir())) == 2
+    here(picture, "--pack", pack, "--keep-originals", code=2)
+
+
+def test_a_video_is_captioned_by_its_frames(pack: Path, tmp_path: Path, new_pictures: dict[str, Path]) -> None:
+    av = pytest.importorskip("av")
+    clip = tmp_path / "clip.mp4"
+    with av.open(str(clip), "w") as container:
+        stream = container.add_stream("mpeg4", rate=5)
+        stream.width = stream.height = 64
+        frame = av.VideoFrame.from_image(Image.open(new_pictures["green"]).convert("RGB").resize((64, 64)))
+        for _ in range(10):
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    said = here(tmp_path, "--pack", pack, "--frames", 2)
+    assert said.startswith(str(clip))
+    assert "green" in said
