@@ -7,6 +7,7 @@ ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /source
 COPY pyproject.toml constraints.txt README.md LICENSE NOTICE ./
 COPY src ./src
+COPY examples/pictures ./examples/pictures
 RUN python -m venv /opt/recap && /opt/recap/bin/pip install --constraint constraints.txt '.[serve]'
 ENV RECAP_CACHE=/opt/cache
 # downloads are kept apart from what is made of them, and are not needed any more

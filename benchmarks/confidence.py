@@ -1,6 +1,6 @@
 """Whether confidence can be trusted: calibration and risk-coverage on Flickr8k-Expert and on recap's own captions.
 
-    python benchmarks/confidence.py DIR [--coco DIR] [--figures docs/images]
+    python benchmarks/confidence.py DIR [--coco DIR] [--lm none] [--figures docs/images]
 
 DIR holds ``images/``, ``captions.token.txt``, ``dev.txt``, ``test.txt`` and ``expert_annotations.txt``; ``--coco``, by
 default the folder above, holds ``coco-vectors/`` and ``coco/karpathy_test_references.json``. Everything is fitted
@@ -8,7 +8,7 @@ twice, each time with the experts' ratings of one half of the pictures, and meas
 of own captions has no people in it: there the judge of ``recap.calibration`` says what is right, as fitted on the half
 that is not measured, and CIDEr-D is computed from the pictures' own captions. ECE is the expected calibration error
 over 10 bins of equally many captions, and beside it over 10 bins of equal width. Vectors are kept in the cache; a
-second run takes two minutes.
+second run takes some minutes.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from recap.assets import cache_dir
+from recap.builtin import LANGUAGE_MODEL
 from recap.calibration import Judge, KnownPictures, Places, closeness_to_references, fit_calibration, unit_of
 from recap.captioner import ReCap
 from recap.confidence import Calibration, Floats, calibration_error
@@ -50,6 +51,9 @@ from fit_confidence import (
 BINS = 10
 COCO_TESTED = 1000
 PACK = 2000
+HUMAN_RULES = ("consensus", "cosine")
+"""Those that can choose among captions no model wrote."""
+
 ALONE = ", fitted on the experts alone"
 
 
@@ -82,7 +86,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--coco", type=Path)
-    parser.add_argument("--lm", help="with this language model")
+    parser.add_argument("--lm", default=LANGUAGE_MODEL, help="none for no language model")
     parser.add_argument("--figures", type=Path, help="draw into this folder")
     arguments = parser.parse_args()
     folder, coco = arguments.folder, arguments.coco or arguments.folder.parent
@@ -99,7 +103,7 @@ def main() -> None:
     for name, chosen in (("", fits), (ALONE, naive)):
         own_rows.append(own_captions(f"own captions, Flickr8k test{name}", captioner, pictures, references, chosen))
         own_rows.append(own_captions(f"own captions, COCO test{name}", captioner, tested, captions, chosen))
-    own_rows.append(own_pack(folder, pictures, references))
+    own_rows.append(own_pack(folder, arguments.lm, pictures, references))
     print_table("recap's own captions: right by the judge with references", own_rows)
     if arguments.figures:
         arguments.figures.mkdir(parents=True, exist_ok=True)
@@ -127,9 +131,9 @@ def by_people(captioner: ReCap, folder: Path, rated: Experts, fits: Fits) -> lis
         halves.append(Measured(f"all rated captions, half {number}", confidence[rows], rated.right[rows]))
     chosen = {"all rated captions": np.arange(len(rated.texts))}
     chosen |= {
-        f"recap's choice among those rated, {rule}": best_rated(captioner, folder, rated, rule) for rule in RULES
+        f"recap's choice among those rated, {rule}": best_rated(captioner, folder, rated, rule) for rule in HUMAN_RULES
     }
-    chosen |= {f"nearest of other pictures' captions, {r}": found(captioner, folder, rated, r) for r in RULES}
+    chosen |= {f"nearest of other pictures' captions, {r}": found(captioner, folder, rated, r) for r in HUMAN_RULES}
     return halves + [Measured(name, confidence[rows], rated.right[rows]) for name, rows in chosen.items()]
 
 
@@ -186,10 +190,11 @@ def own_captions(
     return Measured(name, confidence, right, 100 * cider_d(texts, references).per_image)
 
 
-def own_pack(folder: Path, known: KnownPictures, references: Sequence[Sequence[str]]) -> Measured:
+def own_pack(folder: Path, language_model: str, known: KnownPictures, references: Sequence[Sequence[str]]) -> Measured:
     """Fit a pack to the first training pictures and calibrate it on the same, as ``recap fit`` does."""
     pairs = read_flickr8k(folder, "train")[:PACK]
-    captioner = ReCap.fit(pairs, encoder=load_encoder("builtin", cache=cache_dir() / "vectors.sqlite"))
+    encoder = load_encoder("builtin", cache=cache_dir() / "vectors.sqlite")
+    captioner = ReCap.fit(pairs, encoder=encoder, language_model=language_model)
     captioner.calibration = fit_calibration(captioner, pairs)
     said = captioner.caption_vectors(known.images)
     texts = [caption.text for caption in said]

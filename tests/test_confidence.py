@@ -16,9 +16,10 @@ from recap.calibration import Judge, KnownPictures, fit_calibration, own_rows
 from recap.captioner import Proposals
 from recap.confidence import DEPTH, FEATURES, Calibration, calibration_error, features, fit_logistic, is_trusted
 from recap.errors import InputError, PackError
+from recap.language import Decoding
 from recap.pack import CONFIDENCE
-from recap.selection import by_consensus
-from recap.types import Caption, Evidence, Pair
+from recap.selection import RULES, by_consensus
+from recap.types import Caption, Draft, Evidence, Pair, Prompt
 
 EVIDENCE = tuple(
     Evidence(text, similarity)
@@ -212,6 +213,30 @@ def test_captions_of_a_picture_are_not_evidence_for_it(
     assert sorted(name for name, _ in proposed) == sorted(pair.id for pair in many)
     for name, proposals in proposed:
         assert name not in {item.image_id for item in proposals.evidence}
+
+
+class Writer:
+    """A language model that finds one sentence likely and the others not."""
+
+    name, completes = "writer of walls", False
+
+    def write(self, prompts: Sequence[Prompt], decoding: Decoding) -> list[list[Draft]]:
+        drafts = [Draft("this wall", -0.1), Draft("somebody painted", -40.0), Draft("a red wall", -30.0)]
+        return [drafts for _ in prompts]
+
+
+@pytest.mark.parametrize("selection", RULES)
+def test_what_the_captioner_says_is_among_what_is_fitted(captioner: ReCap, many: list[Pair], selection: str):
+    configured = captioner.configured(language_model=Writer(), selection=selection)
+    ids = [pair.id for pair in many]
+    images = configured.encoder.encode_images([pair.image for pair in many])
+    known = KnownPictures.of(configured.encoder, ids, [pair.captions for pair in many], images)
+    rows = own_rows(configured, known)[0].reshape(len(many), -1, len(FEATURES))
+    said = configured.caption_vectors(images, exclude_image_ids=ids)
+    proposed = configured.propose(images, exclude_image_ids=ids)
+    for fitted, caption, proposals in zip(rows, said, proposed, strict=True):
+        own = features([caption.text], [caption.score], proposals.evidence)
+        assert np.isclose(fitted, own).all(1).any()
 
 
 def test_pairs_that_were_not_fitted_are_not_withdrawn(captioner: ReCap, many: list[Pair]):

@@ -24,7 +24,7 @@ import recap
 from recap import pack
 from recap.alignment import LinearAlignment, PairStatistics
 from recap.assets import cache_dir, fetch
-from recap.builtin import coco_datastore, packaged_file
+from recap.builtin import LANGUAGE_MODEL, coco_datastore, packaged_file
 from recap.calibration import Judge, KnownPictures, Places, closeness_to_references, given_rows, own_rows, unit_of
 from recap.captioner import ReCap
 from recap.confidence import Calibration, Floats
@@ -73,7 +73,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--flickr8k", type=Path, required=True)
     parser.add_argument("--coco-vectors", type=Path, required=True)
-    parser.add_argument("--lm", help="the language model of the pack, whose sentences are then judged too")
+    parser.add_argument("--lm", default=LANGUAGE_MODEL, help="whose sentences are judged too; none for no model")
     parser.add_argument("--out", type=Path, default=Path(recap.__file__).parent / "data" / pack.BUILTIN)
     arguments = parser.parse_args()
     captioner = builtin_captioner(arguments.lm)
@@ -87,7 +87,7 @@ def main() -> None:
     print(f"{path}\n{path.read_text(encoding='utf-8')}")
 
 
-def builtin_captioner(language_model: str | None = None) -> ReCap:
+def builtin_captioner(language_model: str = LANGUAGE_MODEL) -> ReCap:
     """Return the captioner of the built-in pack, with a cache of vectors."""
     encoder = load_encoder("builtin", cache=cache_dir() / "vectors.sqlite")
     statistics = PairStatistics.load(packaged_file(pack.STATISTICS))

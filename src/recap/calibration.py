@@ -152,13 +152,14 @@ def calibrate(
 def own_rows(captioner: ReCap, known: KnownPictures) -> tuple[Floats, Floats]:
     """Return features of what the captioner would say, and how close it is to what people said.
 
-    Three captions a picture: the choice of each selection rule, and any of the candidates.
+    Some captions a picture: the choice of each selection rule, and any of the candidates.
     """
     random = np.random.default_rng(0)
     rows, texts = [], []
     for proposals in _proposals(captioner, known.images, known.ids):
         candidates, pool = list(proposals.drafts), proposals.evidence[: captioner.settings.pool]
-        picks = [int(np.argmax(rule(candidates, proposals.cosines, pool))) for rule in RULES.values()]
+        scores = [rule(candidates, proposals.cosines, pool, proposals.logprobs) for rule in RULES.values()]
+        picks = [int(np.argmax(values)) for values in scores]
         picks.append(int(random.integers(len(candidates))))
         picked = [candidates[pick] for pick in picks]
         rows.append(features(picked, proposals.cosines[picks], proposals.evidence))

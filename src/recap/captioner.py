@@ -27,7 +27,7 @@ from recap.intake import FitReport
 from recap.language import LanguageModel, PromptTemplate, PromptTooLongError, load_language_model
 from recap.packs.about import About
 from recap.packs.pictures import Pictures
-from recap.selection import RULES, is_degenerate
+from recap.selection import RULES, Scores, is_degenerate
 from recap.settings import Settings
 from recap.types import Candidate, Caption, Draft, Evidence, ImageLike, Prompt, Vectors
 
@@ -51,6 +51,11 @@ class Proposals:
     """The aligned cosine of each candidate with the image."""
     evidence: tuple[Evidence, ...]
     """Everything that was retrieved, most similar first."""
+
+    @property
+    def logprobs(self) -> Scores:
+        """The log-probability of each candidate, NaN for retrieved ones."""
+        return np.array([draft.logprob if draft else np.nan for draft in self.drafts.values()])
 
 
 class ReCap:
@@ -428,8 +433,7 @@ class ReCap:
     def _select(self, proposals: Proposals) -> Caption:
         candidates, cosines, evidence = proposals.drafts, proposals.cosines, proposals.evidence
         texts = list(candidates)
-        logprobs = np.array([draft.logprob if draft else np.nan for draft in candidates.values()])
-        scores = RULES[self.selection](texts, cosines, evidence[: self.settings.pool], logprobs)
+        scores = RULES[self.selection](texts, cosines, evidence[: self.settings.pool], proposals.logprobs)
         ranked = sorted(range(len(texts)), key=lambda row: (-scores[row], -cosines[row], texts[row]))
         kept = []
         for row in ranked[:KEPT_CANDIDATES]:

@@ -28,6 +28,8 @@ async def finished(request: Request, work: Sequence[Future[Any]], timeout: float
             raise too_late(timeout)
         finally:
             gone.cancel()
+            # what becomes of abandoned work interests nobody, so asyncio need not complain that nobody asked
+            waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
             waiting.cancel()
 
 
