@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from recap.language import Decoding, load_language_model
 from recap.language.reading import BEGIN, END, LENGTH, PAD, SEQUENCES, SLOTS, SPECIAL, UNKNOWN, read
 from recap.language.writer import Style, WriterModel, choose
 from recap.types import Prompt
+from recap.words import words
 
 torch = pytest.importorskip("torch")
 
@@ -52,8 +54,6 @@ def prompt(captions: list[str] = CAPTIONS, vector: list[float] | None = None, sp
 
 def reference_greedy(model: object, captions: list[str], vector: list[float] | None) -> list[int]:
     """Return what the torch model writes when it reads the whole sentence again for every word."""
-    from recap.words import words
-
     number = {word: place for place, word in enumerate(WORDS)}
     outside: dict[str, int] = {}
     numbered = [
@@ -72,6 +72,7 @@ def reference_greedy(model: object, captions: list[str], vector: list[float] | N
             state = model.decode(torch.tensor([[sentence]]), memory, None)[0, :, -1]  # type: ignore[attr-defined]
             p = model.probabilities(state, keys[0], tensors[0])[0]  # type: ignore[attr-defined]
             p[[PAD, BEGIN, UNKNOWN]] = 0
+            p[[after for before, after in pairwise(sentence[1:]) if before == sentence[-1]]] = 0
             if int(p.argmax()) == END:
                 break
             sentence.append(int(p.argmax()))
@@ -94,6 +95,13 @@ def test_exported_model_writes_what_the_torch_model_writes(
 def _votes(word: str) -> tuple[int, int]:
     """Order as ``read`` does: "zorp" stands in the third caption and "and" in the fourth."""
     return (["zorp", "and"].index(word), 0)
+
+
+def test_no_pair_of_words_is_said_twice(made: tuple[object, WriterModel]) -> None:
+    _, exported = made
+    for draft in exported.write([prompt()], Decoding(samples=50, temperature=2.0, top_p=1.0))[0]:
+        pairs = list(pairwise(words(draft.text)))
+        assert len(set(pairs)) == len(pairs)
 
 
 def test_vector_of_another_space_is_not_read(made: tuple[object, WriterModel]) -> None:

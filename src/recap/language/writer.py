@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,8 @@ class WriterModel:
         for place in range(min(decoding.max_tokens, self._config.longest)):
             fed = {"words": current, "place": np.array(place), "past": past, "stored": stored, "copy_keys": copy_keys}
             probabilities, past = self._step.run(None, {**fed, "tokens": memory["tokens"]})
-            chosen, logprob = choose(probabilities, uniform[place, growing], decoding)
+            said = [_second_words(sentences[row]) for row in growing]
+            chosen, logprob = choose(probabilities, uniform[place, growing], decoding, said)
             kept = np.flatnonzero(chosen != END)
             for row in kept:
                 sentences[growing[row]].append(int(chosen[row]))
@@ -170,10 +172,14 @@ class Style:
         return {word: form for word, form in usual.items() if form != word}
 
 
-def choose(probabilities: Floats, uniform: Floats, decoding: Decoding) -> tuple[Ints, Floats]:
-    """Return for each row a word and its log-probability before temperature and cuts."""
+def choose(
+    probabilities: Floats, uniform: Floats, decoding: Decoding, banned: Sequence[Sequence[int]] = ()
+) -> tuple[Ints, Floats]:
+    """Return for each row a word, none of the row's ``banned``, and its log-probability before temperature and cuts."""
     allowed = probabilities.copy()
     allowed[:, [PAD, BEGIN, UNKNOWN]] = 0
+    for row, said in zip(allowed, banned, strict=False):
+        row[said] = 0
     chosen = allowed.argmax(1) if decoding.temperature == 0 else _draw(allowed, uniform, decoding)
     taken = np.take_along_axis(probabilities, chosen[:, None], 1)[:, 0]
     return chosen, np.log(np.maximum(taken, 1e-30))
@@ -193,6 +199,11 @@ def _draw(probabilities: Floats, uniform: Floats, decoding: Decoding) -> Ints:
     # rounding may lift a number that is almost one beyond the last word kept
     place = np.minimum(place, inside.sum(1) - 1)
     return np.take_along_axis(order, place[:, None], 1)[:, 0]
+
+
+def _second_words(sentence: Sequence[int]) -> list[int]:
+    """Return the words that would say a pair of words for the second time: small models love to repeat themselves."""
+    return [after for before, after in pairwise(sentence) if before == sentence[-1]]
 
 
 def _likeliest(probabilities: Floats, decoding: Decoding) -> tuple[Floats, Ints]:
