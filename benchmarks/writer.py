@@ -35,7 +35,7 @@ def main() -> None:
     arguments = parser.parse_args()
     prompts = make_prompts(arguments.pictures, arguments.captions)
     models = {name: load_language_model(name) for name in ("writer", "smollm2")}
-    decoding = Decoding(samples=10, temperature=0.7, top_p=1.0)
+    decoding = Decoding()
     best = dict.fromkeys(models, float("inf"))
     for _ in range(arguments.rounds):
         for name, model in models.items():

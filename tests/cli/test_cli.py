@@ -57,14 +57,14 @@ def test_caption_json_has_everything(pack: Path, new_pictures: dict[str, Path]):
     assert record["path"] == str(new_pictures["green"])
     assert "green" in record["caption"]
     assert len(record["evidence"]) == 4
-    assert record["selection"] == "consensus"
+    assert record["selection"] == "likely"
     assert record["score"] == record["candidates"][0]["cosine"]
 
 
 def test_explain_is_for_a_reader(pack: Path, new_pictures: dict[str, Path]):
     shown = recap("caption", "--pack", pack, "--explain", new_pictures["green"]).stdout
     assert "aligned cosine" in shown
-    assert "chosen by consensus" in shown
+    assert "chosen by likely" in shown
 
 
 def test_bad_pictures_are_named_and_counted(pack: Path, new_pictures: dict[str, Path], tmp_path: Path):

@@ -11,6 +11,7 @@ from PIL import Image
 
 from recap.cli.score import score
 from recap.encoders.base import Encoder
+from recap.encoders.images import decode
 from recap.errors import ImageError, InputError
 from recap.metrics import cider_d, rouge_l
 
@@ -29,9 +30,9 @@ class Eyes:
     def encode_each(self, images):
         for image in images:
             try:
-                row = np.asarray(Image.open(image).convert("RGB"), np.float32).mean(axis=(0, 1)) + 1
-            except OSError as error:
-                yield ImageError(f"{image}: {error}")
+                row = np.asarray(decode(image), np.float32).mean(axis=(0, 1)) + 1
+            except ImageError as error:
+                yield error
             else:
                 yield row / np.linalg.norm(row)
 
