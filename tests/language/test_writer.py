@@ -52,8 +52,8 @@ def prompt(captions: list[str] = CAPTIONS, vector: list[float] | None = None, sp
     return Prompt("\n".join(captions), captions, None if vector is None else np.array(vector, np.float32), space)
 
 
-def reference_greedy(model: object, captions: list[str], vector: list[float] | None) -> list[int]:
-    """Return what the torch model writes when it reads the whole sentence again for every word."""
+def reference_greedy(model: object, captions: list[str], vector: list[float] | None) -> tuple[list[int], float]:
+    """Return what the torch model writes reading the whole sentence again for every word, and its log-probability."""
     number = {word: place for place, word in enumerate(WORDS)}
     outside: dict[str, int] = {}
     numbered = [
@@ -64,7 +64,7 @@ def reference_greedy(model: object, captions: list[str], vector: list[float] | N
     tensors = [torch.from_numpy(part)[None] for part in (reading.tokens, reading.shares, reading.places, reading.ranks)]
     point = torch.tensor([vector or [0.0] * 6])
     known = torch.tensor([0.0 if vector is None else 1.0])
-    sentence = [BEGIN]
+    sentence, logprob = [BEGIN], 0.0
     with torch.no_grad():
         memory = model.remember(*tensors, point, known, None)  # type: ignore[attr-defined]
         keys = model.copy_key(memory[:, 2:])  # type: ignore[attr-defined]
@@ -72,11 +72,12 @@ def reference_greedy(model: object, captions: list[str], vector: list[float] | N
             state = model.decode(torch.tensor([[sentence]]), memory, None)[0, :, -1]  # type: ignore[attr-defined]
             p = model.probabilities(state, keys[0], tensors[0])[0]  # type: ignore[attr-defined]
             p[[PAD, BEGIN, UNKNOWN]] = 0
-            p[[after for before, after in pairwise(sentence[1:]) if before == sentence[-1]]] = 0
+            p[[after for before, after in pairwise(sentence[1:]) if before == sentence[-1]] + sentence[-1:]] = 0
+            logprob += float(p.max().log())
             if int(p.argmax()) == END:
                 break
             sentence.append(int(p.argmax()))
-    return sentence[1:]
+    return sentence[1:], logprob
 
 
 @pytest.mark.parametrize("vector", [None, [0.5, -0.5, 0.1, 0.2, 0.3, 0.6]])
@@ -84,12 +85,13 @@ def test_exported_model_writes_what_the_torch_model_writes(
     made: tuple[object, WriterModel], vector: list[float] | None
 ) -> None:
     model, exported = made
-    expected = reference_greedy(model, CAPTIONS, vector)
+    expected, logprob = reference_greedy(model, CAPTIONS, vector)
     names = [*WORDS, "and", "zorp"]
     draft = exported.write([prompt(vector=vector)], GREEDY)[0][0]
     slots = {len(WORDS) + place: word for place, word in enumerate(sorted(["zorp", "and"], key=_votes))}
     text = " ".join(slots.get(number) or names[number] for number in expected)
     assert draft.text.lower().rstrip(".") == text
+    assert draft.logprob == pytest.approx(logprob, abs=0.02)  # the exported weights are rounded
 
 
 def _votes(word: str) -> tuple[int, int]:
@@ -102,6 +104,14 @@ def test_no_pair_of_words_is_said_twice(made: tuple[object, WriterModel]) -> Non
     for draft in exported.write([prompt()], Decoding(samples=50, temperature=2.0, top_p=1.0))[0]:
         pairs = list(pairwise(words(draft.text)))
         assert len(set(pairs)) == len(pairs)
+        assert all(one != other for one, other in pairs)
+
+
+def test_a_word_doubled_in_a_caption_may_be_said_twice(made: tuple[object, WriterModel]) -> None:
+    _, exported = made
+    drafts = exported.write([prompt(["A zorp zorp."])], Decoding(samples=200, temperature=2.0, top_p=1.0))[0]
+    doubled = {one for draft in drafts for one, other in pairwise(words(draft.text)) if one == other}
+    assert doubled == {"zorp"}
 
 
 def test_vector_of_another_space_is_not_read(made: tuple[object, WriterModel]) -> None:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from recap.encoders.pipeline import cores
 from recap.errors import AssetError
 from recap.language.base import Decoding, prompt_seed
-from recap.language.reading import BEGIN, END, PAD, UNKNOWN, VOTERS, Reading, read
+from recap.language.reading import BEGIN, END, PAD, SEQUENCES, UNKNOWN, VOTERS, Reading, read
 from recap.types import Draft, Prompt
 from recap.words import join_words, surface_words, words
 
@@ -123,6 +123,7 @@ class WriterModel:
         """Return the sentences as numbers, each with its log-probability."""
         memory = _as_inputs(reading)
         stored, copy_keys = self._read.run(None, {**memory, "vector": vector, "known": known})
+        doubled = _doubled(reading)
         count = uniform.shape[1]
         past = self._config.empty_past(count)
         current = np.full(count, BEGIN, np.int64)
@@ -132,12 +133,13 @@ class WriterModel:
         for place in range(min(decoding.max_tokens, self._config.longest)):
             fed = {"words": current, "place": np.array(place), "past": past, "stored": stored, "copy_keys": copy_keys}
             probabilities, past = self._step.run(None, {**fed, "tokens": memory["tokens"]})
-            said = [_second_words(sentences[row]) for row in growing]
+            said = [_repeated(sentences[row], doubled) for row in growing]
             chosen, logprob = choose(probabilities, uniform[place, growing], decoding, said)
+            # the end counts as a word: a sentence that breaks off is an unlikely one
+            logprobs[growing] += logprob
             kept = np.flatnonzero(chosen != END)
             for row in kept:
                 sentences[growing[row]].append(int(chosen[row]))
-                logprobs[growing[row]] += logprob[row]
             if not len(kept):
                 break
             growing, current, past = growing[kept], chosen[kept], past[:, :, kept]
@@ -201,9 +203,19 @@ def _draw(probabilities: Floats, uniform: Floats, decoding: Decoding) -> Ints:
     return np.take_along_axis(order, place[:, None], 1)[:, 0]
 
 
-def _second_words(sentence: Sequence[int]) -> list[int]:
-    """Return the words that would say a pair of words for the second time: small models love to repeat themselves."""
-    return [after for before, after in pairwise(sentence) if before == sentence[-1]]
+def _repeated(sentence: Sequence[int], doubled: frozenset[int]) -> list[int]:
+    """Return the words that would say a pair of words for the second time, or a word twice in a row.
+
+    Small models love to repeat themselves. What stands doubled in a caption, such as "bye bye", may be.
+    """
+    pairs = [after for before, after in pairwise(sentence) if before == sentence[-1]]
+    return pairs if not sentence or sentence[-1] in doubled else [*pairs, sentence[-1]]
+
+
+def _doubled(reading: Reading) -> frozenset[int]:
+    """Return the words that stand twice in a row in a caption that was read."""
+    together = (reading.ranks[1:] == reading.ranks[:-1]) & (reading.ranks[1:] < SEQUENCES)
+    return frozenset(reading.tokens[1:][together & (reading.tokens[1:] == reading.tokens[:-1])].tolist())
 
 
 def _likeliest(probabilities: Floats, decoding: Decoding) -> tuple[Floats, Ints]:
