@@ -27,6 +27,7 @@ CHECKS = (not_a_server_error, status_code_conformance, content_type_conformance,
 
 def test_packs_say_what_is_served(serve: Serve, pack: Path, shared_pack: Path):
     answer = serve(pack="mine", editable=True).get("/v1/packs").json()
+    assert str(pack.parents[1]) not in str(answer), "where files lie is nobody's business"
     assert answer["version"] == __version__
     assert answer["editable"] is True
     (served,) = answer["packs"]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import io
 import logging
 from collections.abc import Callable, Iterator
@@ -181,3 +182,24 @@ def test_limits_that_contradict_each_other_are_refused():
         ServerConfig(max_queue=4, max_pictures=5)
     with pytest.raises(InputError, match="greater than zero"):
         ServerConfig(timeout=0)
+
+
+def test_a_body_that_does_not_arrive_in_time_is_given_up(serve: Serve):
+    app = serve(body_timeout=0.05).app
+    sent: list[dict[str, object]] = []
+    begun = iter([{"type": "http.request", "body": b"--x\r\n", "more_body": True}])
+
+    async def receive() -> dict[str, object]:
+        for message in begun:
+            return message
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: dict[str, object]) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"localhost"), (b"content-type", b"multipart/form-data; boundary=x")]
+    scope = {"type": "http", "method": "POST", "path": "/v1/caption", "raw_path": b"/v1/caption", "query_string": b""}
+    asyncio.run(app({**scope, "headers": headers, "scheme": "http", "server": ("localhost", 80)}, receive, send))
+    assert sent[0]["status"] == 408
+    assert b"did not arrive within 0.05 seconds" in b"".join(message.get("body", b"") for message in sent[1:])  # type: ignore[misc]

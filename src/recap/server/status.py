@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from html import escape
+from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
@@ -28,13 +29,13 @@ async def packs(service: Here) -> PacksResponse:
     methods = [name for name in METHODS if square or name not in ("identity", "beta-procrustes")]
     served = PackBody(
         name=config.pack,
-        encoder=captioner.encoder.name,
+        encoder=without_folders(captioner.encoder.name),
         method=captioner.settings.method,
         methods=methods,
         shares_space=captioner.encoder.shares_space,
         captions=len(captioner.datastore),
         sources=captioner.datastore.sources(),
-        language_model=model.name if model else None,
+        language_model=without_folders(model.name) if model else None,
         calibrated=captioner.calibration is not None,
         settings=captioner.settings.as_dict(),
         about=captioner.about.as_dict(),
@@ -43,6 +44,12 @@ async def packs(service: Here) -> PacksResponse:
         bytes=config.max_body, pixels=config.max_pixels, pictures=config.max_pictures, urls=config.allow_urls
     )
     return PacksResponse(version=__version__, editable=config.editable, limits=limits, packs=[served])
+
+
+def without_folders(name: str) -> str:
+    """Return the name of an encoder or a model; of one that lies in a local file, only the last part of its path."""
+    kind, colon, place = name.partition(":")
+    return f"{kind}:{Path(place).name}" if colon and Path(place).is_absolute() else name
 
 
 @router.get("/healthz", tags=["status"])
