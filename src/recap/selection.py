@@ -27,7 +27,7 @@ Scores = npt.NDArray[np.float64]
 VOTE_TEMPERATURE = 0.1
 """A caption this much less similar to the image than the nearest one has 1/e of its vote."""
 
-LIKELIHOOD_WEIGHT = 0.1
+LIKELIHOOD_WEIGHT = 0.2
 """How much aligned cosine one unit of log-probability a word is worth."""
 
 UNWRITTEN_LOGPROB = -2.0
