@@ -4,7 +4,8 @@
 
 DIR holds Flickr8k (``images/``, ``captions.token.txt``, ``train.txt``, ``test.txt``); the captioner is fitted on train
 with vectors from the cache. The loop takes one picture at a time, and has the language model write one sample at a
-time. Memory is counted above what the loaded models take, for a quarter of the pictures and for all.
+time, reading the prompt for each. Memory is counted above what the loaded models take, for a quarter of the pictures
+and for all.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class OneAtATime:
 
     def __init__(self, model: LanguageModel) -> None:
         self.name, self.completes, self._model = model.name, model.completes, model
+        self.selection = getattr(model, "selection", "consensus")
 
     def write(self, prompts: Sequence[Prompt], decoding: Decoding) -> list[list[Draft]]:
         """Return drafts, each from a call of its own."""
@@ -51,7 +53,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--encoder", default="builtin")
-    parser.add_argument("--lm", default="none")
+    parser.add_argument("--lm", default="writer")
     parser.add_argument("--pictures", type=int, default=1000)
     parser.add_argument("--loop-pictures", type=int, help="the loop takes only so many (default: all)")
     arguments = parser.parse_args()

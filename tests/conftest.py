@@ -9,12 +9,17 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from hypothesis import settings
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from recap.types import Pair
 from recap.words import surface_words
+
+# how long an example takes says something about the machine, not about recap
+settings.register_profile("recap", deadline=None)
+settings.load_profile("recap")
 
 COLOURS = {
     "red": (220, 20, 20),

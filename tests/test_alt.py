@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -252,6 +252,7 @@ PIECES = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(PIECES, max_size=40).map("".join), st.text(max_size=12))
 def test_nothing_but_the_new_attributes_differs(page: str, said: str):
     before = page.encode("utf-8", "surrogatepass")
@@ -263,6 +264,7 @@ def test_nothing_but_the_new_attributes_differs(page: str, said: str):
     assert len(re.findall(pattern, result.content)) >= result.count("filled")
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=60))
 def test_any_bytes_come_back(page: bytes):
     assert fill(page, Describe(), base="").content == page or b"<img" in page.lower()
@@ -271,6 +273,7 @@ def test_any_bytes_come_back(page: bytes):
 QUOTED = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=10)
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["title", "Class", "data-x", "width"]), QUOTED, st.sampled_from("\"'")), max_size=4

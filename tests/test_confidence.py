@@ -12,10 +12,21 @@ from scipy.special import expit
 
 from recap import ReCap
 from recap.builtin import packaged_file
-from recap.calibration import Judge, KnownPictures, fit_calibration, own_rows
+from recap.calibration import Judge, KnownPictures, calibration_or_warning, fit_calibration, own_rows
 from recap.captioner import Proposals
-from recap.confidence import DEPTH, FEATURES, Calibration, calibration_error, features, fit_logistic, is_trusted
-from recap.errors import InputError, PackError
+from recap.confidence import (
+    DEPTH,
+    FEATURES,
+    Calibration,
+    calibration_error,
+    check_minimum,
+    features,
+    fit_logistic,
+    is_trusted,
+    withheld_below,
+)
+from recap.datasets import PairFiles
+from recap.errors import InputError, PackError, RecapWarning
 from recap.language import Decoding
 from recap.pack import CONFIDENCE
 from recap.selection import RULES, by_consensus
@@ -264,6 +275,33 @@ def test_a_handful_of_pictures_is_too_few(captioner: ReCap, many: list[Pair]):
         fit_calibration(captioner, strangers)
 
 
+def test_a_pack_is_calibrated_on_the_files_it_was_fitted_on(
+    many: list[Pair], encoder_folder: Path, new_pictures: dict[str, Path], tmp_path: Path
+):
+    for pair in many:
+        assert isinstance(pair.image, Image.Image)
+        pair.image.save(tmp_path / f"{pair.id}.png")
+        (tmp_path / f"{pair.id}.txt").write_text("\n".join(pair.captions))
+    (tmp_path / "broken.png").write_bytes(b"no picture")
+    (tmp_path / "broken.txt").write_text("a wall")
+    encoder = f"onnx:{encoder_folder}"
+    with pytest.warns(RecapWarning, match="1 of 37 pictures"):
+        fitted = ReCap.fit(PairFiles(tmp_path), encoder=encoder, language_model=None, method="ols", validation=0.2)
+    apart = fitted.report.validation
+    assert apart > 0
+    # the pictures kept apart to measure with, and the broken one, are not used
+    calibration = calibration_or_warning(fitted, PairFiles(tmp_path))
+    assert calibration is not None
+    assert calibration.pictures == len(many) - apart
+    fitted.calibration = calibration
+    assert fitted.caption(new_pictures["red"]).confidence is not None
+
+
+def test_too_few_pictures_are_a_warning_when_a_pack_is_made(captioner: ReCap, many: list[Pair]):
+    with pytest.warns(RecapWarning, match="will have no confidence: confidence needs at least 20 pictures"):
+        assert calibration_or_warning(captioner, many[:5]) is None
+
+
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"calibration": 3}', '{"calibration": {"weights": {"x": 1}}}'])
 def test_a_damaged_file_is_named(tmp_path: Path, content: str):
     path = tmp_path / CONFIDENCE
@@ -279,7 +317,35 @@ def test_a_file_comes_back(tmp_path: Path):
     assert json.loads((tmp_path / CONFIDENCE).read_text())["calibration"]["weights"]["nearest"] == 1
 
 
+@settings(deadline=None)
 @given(st.floats(0, 1), st.floats(0, 1))
 def test_trust(confidence: float, minimum: float):
     caption = Caption("a dog", 0.4, (), (), "consensus", confidence)
     assert is_trusted(caption, minimum) == (confidence >= minimum)
+
+
+@settings(deadline=None)
+@given(st.floats(0, 1), st.floats(0, 1))
+def test_what_is_not_trusted_is_withheld(confidence: float, minimum: float):
+    caption = Caption("a dog", 0.4, (), (), "consensus", confidence)
+    values = withheld_below(caption, minimum)
+    shown = confidence >= minimum
+    assert (values["caption"], values["withheld"]) == (("a dog", None) if shown else (None, "a dog"))
+    assert values["abstained"] is not shown
+    assert {name: values[name] for name in caption.as_dict() if name != "caption"} == {
+        name: value for name, value in caption.as_dict().items() if name != "caption"
+    }
+    json.dumps(values)
+
+
+def test_a_minimum_needs_a_calibration_of_the_same_map():
+    calibration = Calibration(0.0, (1.0,) * len(FEATURES), "ols", 20, "made up")
+    check_minimum(0.5, calibration, "ols")
+    for minimum, known, method, message in (
+        (1.5, calibration, "ols", "between 0 and 1"),
+        (float("nan"), calibration, "ols", "between 0 and 1"),
+        (0.5, None, "ols", "has no calibration"),
+        (0.5, calibration, "procrustes", "calibrated for the map ols"),
+    ):
+        with pytest.raises(InputError, match=message):
+            check_minimum(minimum, known, method)

@@ -53,7 +53,7 @@ def run(command: list[str], folder: Path) -> str:
 
 @needs_setup
 def test_commands_in_their_order(workplace: Path):
-    assert len(COMMANDS) == 15
+    assert len(COMMANDS) == 16
     outputs = {}
     for command in COMMANDS:
         words = " ".join(command.split()[1:]).replace("*.jpg", "'*.jpg'").replace("'", "").split()

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
+from recap.confidence import is_trusted
 from recap.datasets.images import IMAGE_SUFFIXES
 from recap.errors import ImageError
 from recap.htmltags import Tag, decoded, encoded, start_tags
@@ -24,8 +25,11 @@ from recap.types import Caption
 MARK = ' data-alt-source="recap"'
 """The attribute that says a machine wrote the text beside it."""
 
-Status = Literal["filled", "described", "decorative", "remote", "embedded", "template", "sourceless", "unreadable"]
-"""What became of a picture: only ``filled`` ones were changed; ``unreadable`` ones could not be."""
+Status = Literal[
+    "filled", "described", "decorative", "remote", "embedded", "template", "sourceless", "unreadable", "withheld"
+]
+"""What became of a picture: only ``filled`` ones were changed; ``unreadable`` ones could not be; of ``withheld`` ones
+the caption was not sure enough."""
 
 Describe = Callable[[Sequence[Path]], Iterable[Caption | ImageError]]
 """Captions for pictures, in order: ``ReCap.caption_each``."""
@@ -63,7 +67,13 @@ class FilledPage:
 
 
 def fill(
-    page: bytes, describe: Describe, *, base: str | Path, empty: bool = False, placeholders: bool = False
+    page: bytes,
+    describe: Describe,
+    *,
+    base: str | Path,
+    empty: bool = False,
+    placeholders: bool = False,
+    min_confidence: float | None = None,
 ) -> FilledPage:
     """Put captions in for the missing alternative texts of local pictures.
 
@@ -76,6 +86,7 @@ def fill(
         base: the folder that sources start from: the page's own, as a rule.
         empty: whether ``alt=""`` is filled as well.
         placeholders: whether texts that say nothing, such as ``image``, ``IMG_1234`` or the file's name, are replaced.
+        min_confidence: captions less sure than this are withheld; they need a calibrated pack.
     """
     text, codec = decoded(page)
     lines = _LineCounter(text)
@@ -86,7 +97,7 @@ def fill(
         if status == "filled":
             wanted[tag.start] = (tag, _local_path(address, Path(base)))
     paths = list(dict.fromkeys(path for _, path in wanted.values()))
-    captions = dict(zip(paths, _described(paths, describe), strict=True))
+    captions = dict(zip(paths, _described(paths, describe, min_confidence), strict=True))
     edits = []
     for start, (tag, path) in wanted.items():
         status, said = captions[path]
@@ -97,7 +108,7 @@ def fill(
     return FilledPage(encoded(_spliced(text, edits), codec), tuple(findings.values()))
 
 
-def _described(paths: Sequence[Path], describe: Describe) -> Iterator[tuple[Status, str]]:
+def _described(paths: Sequence[Path], describe: Describe, minimum: float | None) -> Iterator[tuple[Status, str]]:
     """Yield for each picture its text, or why it has none."""
     speaking = [path for path in paths if not _is_spacer(path)]
     results = dict(zip(speaking, describe(speaking), strict=True)) if speaking else {}
@@ -107,6 +118,8 @@ def _described(paths: Sequence[Path], describe: Describe) -> Iterator[tuple[Stat
             yield "decorative", "a spacer of a few pixels"
         elif isinstance(result, ImageError):
             yield "unreadable", str(result)
+        elif minimum is not None and not is_trusted(result, minimum):
+            yield "withheld", f"only {result.confidence:.0%} sure: {_plain(result.text)}"
         else:
             yield "filled", _plain(result.text)
 

@@ -10,6 +10,7 @@ chosen for its score is right less often than another one of the same score. doc
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ import numpy.typing as npt
 from recap.alignment import LinearAlignment
 from recap.confidence import FEATURES, Calibration, Floats, features, fit_logistic, read_section, sigmoid
 from recap.encoders import Encoder
-from recap.errors import ImageError, InputError
+from recap.errors import ImageError, InputError, RecapWarning
 from recap.fitting import Pairs, as_pairs, empty_statistics
 from recap.packs.pictures import captions_digest
 from recap.selection import RULES
@@ -35,6 +36,9 @@ Places = npt.NDArray[np.intp]
 
 FEWEST_PICTURES = 20
 """A calibration of fewer pictures would be worth nothing."""
+
+QUICK = 300
+"""So many are captioned when a pack is made: half a minute with the writer, and 1,200 captions for six numbers."""
 
 BLOCK = 64
 """So many pictures are captioned at a time."""
@@ -119,6 +123,16 @@ def fit_calibration(
         judge: who says what is right; by default the one fitted on Flickr8k-Expert.
     """
     return calibrate(captioner, _encoded(captioner, pairs, pictures, fitted), fitted=fitted, judge=judge)
+
+
+def calibration_or_warning(captioner: ReCap, pairs: Pairs, *, pictures: int = QUICK) -> Calibration | None:
+    """Fit the confidence of a captioner on the pairs it was fitted on; warn and return None where they do not do."""
+    try:
+        return fit_calibration(captioner, pairs, pictures=pictures)
+    except InputError as error:
+        message = f"captions of this pack will have no confidence: {error}"
+        warnings.warn(message, RecapWarning, stacklevel=2)
+        return None
 
 
 def calibrate(

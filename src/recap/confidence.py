@@ -107,6 +107,33 @@ def is_trusted(caption: Caption, minimum: float) -> bool:
     return caption.confidence >= minimum
 
 
+def withheld_below(caption: Caption, minimum: float) -> dict[str, Any]:
+    """Return the caption as plain values, ready for json, withheld unless it is confident enough to be shown.
+
+    ``abstained`` says whether it is; ``caption`` is then None, and what it would have been is under ``withheld``.
+    """
+    values = caption.as_dict()
+    if is_trusted(caption, minimum):
+        return {"caption": values.pop("caption"), "abstained": False, "withheld": None, **values}
+    return {"caption": None, "abstained": True, "withheld": values.pop("caption"), **values}
+
+
+def check_minimum(minimum: float, calibration: Calibration | None, method: str) -> None:
+    """Raise, before any work is done, if captions could not be held against a least confidence."""
+    if not 0 <= minimum <= 1:
+        raise InputError(f"the least confidence is a probability between 0 and 1, not {minimum}")
+    if calibration is None:
+        raise InputError(
+            "this pack has no calibration, so its captions have no confidence to hold against a minimum: fit it again "
+            "on 20 pictures or more, or calibrate it with recap.calibration.fit_calibration"
+        )
+    if calibration.method != method:
+        raise InputError(
+            f"the confidence of this pack was calibrated for the map {calibration.method}, not for {method}: leave the "
+            "map as it is, or ask for no least confidence"
+        )
+
+
 def fit_logistic(
     rows: Floats, shares: Floats, weights: Floats | None = None, *, ridge: float = 1.0
 ) -> tuple[float, Floats]:

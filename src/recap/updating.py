@@ -75,6 +75,7 @@ def forget(captioner: ReCap, ids: Collection[str], pairs: Pairs | None = None, *
     captioner.pictures = pictures.without(places)
     _solve(captioner, statistics, store)
     _forget_examples(captioner, removed)
+    captioner.calibration = None  # it was fitted on these pictures, too
     data = {**captioner.about.data, "pictures": len(captioner.pictures), "captions": len(store)}
     captioner.about = captioner.about.but(data=data, numbers={}, tuned=())
     return len(doomed)

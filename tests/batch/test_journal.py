@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recap.batch import open_journal
@@ -46,6 +46,7 @@ def test_what_was_appended_is_there_again(tmp_path: Path):
         assert journal.place_of_content("f" * 64) is None
 
 
+@settings(deadline=None)
 @given(kept=st.integers(0, 5), torn=st.floats(0, 1, exclude_max=True))
 def test_a_torn_last_line_costs_that_line_only(tmp_path_factory, kept: int, torn: float):
     path = tmp_path_factory.mktemp("torn") / "j.jsonl"

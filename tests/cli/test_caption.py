@@ -11,6 +11,7 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 import time
 import zlib
 from pathlib import Path
@@ -163,7 +164,7 @@ def test_kills_lose_and_double_nothing(pack: Path, pictures: Path, tmp_path: Pat
         process.send_signal(stop)
         _, message = process.communicate()
         killed += process.returncode != 0
-        assert out.read_bytes().count(b"\n") > before
+        assert out.read_bytes().count(b"\n") > before, message.decode()
         if stop == signal.SIGINT and process.returncode:
             assert process.returncode == 130
             assert b"the same command goes on" in message
@@ -231,6 +232,26 @@ def test_mutated_files_end_in_captions_or_listed_errors(pack: Path, tmp_path: Pa
     assert "over the limit" in errors[str(folder / "huge.png")]
     assert len(captions) >= 20  # a third is whole, only under a wrong name
     assert len(errors) >= 15
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_limit_the_threads_of_every_stage(
+    pack: Path, new_pictures: dict[str, Path], workers: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")  # what the command says comes first, and is put back afterwards
+    started: set[str] = set()
+    start = threading.Thread.start
+
+    def note(thread: threading.Thread) -> None:
+        started.add(thread.name)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", note)
+    here(new_pictures["red"].parent, "--pack", pack, "--workers", workers, "--lm", "writer")
+    numbers = {name.rpartition("_")[2] for name in started if name.rpartition("_")[2].isdigit()}
+    assert numbers == {str(number) for number in range(workers)}
+    assert ("recap-encode_1" in started) == (workers == 2)
 
 
 def test_a_page_shows_what_was_captioned_also_by_an_earlier_run(

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from PIL import Image
 
 from recap import ReCap
 from recap.cli.main import cli
@@ -246,3 +247,25 @@ def test_what_cannot_be_done_to_a_datastore(pack: Path, tmp_path: Path, argument
     places = {"PACK": pack, "EMPTY": tmp_path / "empty"}
     assert message in recap("datastore", *(places.get(a, a) for a in arguments), code=2).stderr
     assert facts(pack)["captions"] == 54
+
+
+def test_a_pack_of_enough_pictures_is_calibrated(
+    pairs_folder: Path, encoder_folder: Path, new_pictures: dict[str, Path], tmp_path: Path
+):
+    pairs = part_of(pairs_folder, tmp_path / "pairs", "0", "1", "2")
+    for path in list(pairs.iterdir()):
+        twin = pairs / f"more-{path.name}"
+        shutil.copy(path, twin)
+        if twin.suffix == ".png":
+            pixels = np.asarray(Image.open(twin)).copy()
+            pixels[0, 0] ^= 7
+            Image.fromarray(pixels).save(twin)
+    options = ("--encoder", f"onnx:{encoder_folder}", "--lm", "none", "--method", "ols")
+    recap("fit", pairs, "--out", tmp_path / "pack", *options)
+    told = recap("caption", new_pictures["red"], "--pack", tmp_path / "pack", "--json").stdout
+    assert 0 < json.loads(told)["confidence"] < 1
+    recap("fit", pairs, "--out", tmp_path / "plain", *options, "--no-calibrate")
+    assert ReCap.from_pretrained(tmp_path / "plain").calibration is None
+    done = recap("fit", pairs, "--update", tmp_path / "pack", "--forget", "red0.png")
+    assert "confidence" in done.stderr
+    assert ReCap.from_pretrained(tmp_path / "pack").calibration is None

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from PIL import Image
 from recap.encoders.base import ImageEncoder, TextEncoder
 from recap.encoders.cache import VectorCache
 from recap.encoders.joined import JoinedImageEncoder
-from recap.encoders.pipeline import CachedTextEncoder, SingleImageEncoder, fingerprint_of, unit_rows
+from recap.encoders.pipeline import CachedTextEncoder, SingleImageEncoder, cores, fingerprint_of, unit_rows
 from recap.encoders.preprocess import Pixels, Preprocess
 from recap.errors import ImageError, InputError, RecapError
 from recap.types import Vectors
@@ -221,3 +222,14 @@ def test_unit_rows_marks_rows_without_direction() -> None:
     rows = unit_rows(np.array([[3, 4], [0, 0], [np.nan, 1], [np.inf, 1]], np.float32))
     assert np.allclose(rows[0], [0.6, 0.8])
     assert np.isnan(rows[1:]).all()
+
+
+@pytest.mark.parametrize(
+    ("said", "used"), [(None, 8), ("3", 3), ("1", 1), (" 2 ", 2), ("4,2", 4), ("99", 8), ("", 8), ("0", 8), ("many", 8)]
+)
+def test_cores_are_all_or_what_the_environment_says(monkeypatch: pytest.MonkeyPatch, said: str | None, used: int):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if said is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", said)
+    assert cores() == used

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recap.datasets.captions import read_candidates
@@ -155,6 +155,7 @@ def test_no_records_and_names_that_are_not_utf8(tmp_path: Path, kind: str):
         assert (value[0]["image_id"] if kind == "coco" else value["path"]).startswith("caf\udce9")
 
 
+@settings(deadline=None)
 @given(st.text(max_size=30), st.text(st.characters(exclude_categories=["Cs"]), max_size=30))
 def test_any_text_goes_through_jsonl(tmp_path_factory, path: str, text: str):
     folder = tmp_path_factory.mktemp("any")

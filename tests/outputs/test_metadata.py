@@ -345,6 +345,7 @@ def test_a_broken_file_is_an_error_or_stays_as_it_was(tmp_path: Path, form: str,
         assert read_description(path).text == TEXT
 
 
+@settings(deadline=None)
 @given(st.text(max_size=30))
 def test_any_text_survives_in_a_packet(text: str):
     kept = "".join(

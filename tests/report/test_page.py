@@ -6,10 +6,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from recap.errors import InputError
 from recap.report import HtmlReport
 from recap.report.card import card
 from recap.types import Candidate, Caption, Evidence
@@ -118,6 +119,7 @@ def test_hostile_captions_and_names_stay_text(tmp_path: Path):
     assert ":" not in link
 
 
+@settings(deadline=None)
 @given(st.text(max_size=30), st.text(max_size=30), st.text(max_size=10))
 def test_any_text_leaves_the_page_whole(said: str, name: str, source: str):
     plain = Elements(card("x", "./x", None, caption()))
@@ -168,6 +170,58 @@ def test_a_frame_stands_for_a_video(tmp_path: Path):
     page = Elements((tmp_path / "report.html").read_text(encoding="utf-8"))
     assert page.all("img")[0]["width"] == "20"
     assert "clip.mp4" in page.text
+
+
+def test_a_withheld_caption_is_shown_as_such(tmp_path: Path, picture: Path):
+    with HtmlReport(tmp_path / "report.html") as report:
+        report.add(picture, caption(), withheld=True)
+        report.add(picture, caption())
+    page = Elements((tmp_path / "report.html").read_text(encoding="utf-8"))
+    assert [card["class"] for card in page.all("article")] == ["card withheld", "card"]
+    assert page.text.count("Withheld a red wall") == 1
+
+
+def test_many_pictures_go_on_in_further_pages(tmp_path: Path, picture: Path):
+    with HtmlReport(tmp_path / "the report.html", pictures=3) as report:
+        for number in range(7):
+            report.add_problem(f"{number}.jpg", "gone")
+        assert not list(tmp_path.glob("*.html"))
+    names = ["the report.html", "the report-page-2.html", "the report-page-3.html"]
+    assert [path.name for path in report.pages] == names
+    pages = [Elements((tmp_path / name).read_text(encoding="utf-8")) for name in names]
+    assert [len(page.all("article")) for page in pages] == [3, 3, 1]
+    links = [{str(a["href"]) for a in page.all("a") if str(a["href"]).startswith("./the")} for page in pages]
+    assert links == [
+        {"./the%20report-page-2.html"},
+        {"./the%20report.html", "./the%20report-page-3.html"},
+        {"./the%20report-page-2.html"},
+    ]
+
+
+def test_a_full_page_is_the_only_one(tmp_path: Path):
+    with HtmlReport(tmp_path / "report.html", pictures=2) as report:
+        for name in ("a.jpg", "b.jpg"):
+            report.add_problem(name, "gone")
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+    assert 'class="pages"' not in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_pages_appear_together_and_never_in_place_of_something_else(tmp_path: Path):
+    other = tmp_path / "report-page-2.html"
+    other.write_text("<p>mine")
+
+    def two_pages() -> None:
+        with HtmlReport(tmp_path / "report.html", pictures=1) as report:
+            report.add_problem("a.jpg", "gone")
+            report.add_problem("b.jpg", "gone")
+
+    with pytest.raises(InputError, match=r"report-page-2\.html is there, and no page of recap"):
+        two_pages()
+    assert [path.name for path in tmp_path.iterdir()] == ["report-page-2.html"]
+    other.unlink()
+    two_pages()
+    two_pages()
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_browser_shows_where_a_word_comes_from(tmp_path: Path, picture: Path):

@@ -41,6 +41,7 @@ class Journal:
         """Of each path the place of its line, and size and time of its file."""
         self._contents: dict[bytes, int] = {}
         """Of each content the place of a line."""
+        self._abstained: set[str] = set()
         self._lines = 0
         self._end = 0
         self.path.touch()
@@ -84,6 +85,16 @@ class Journal:
     def forget(self, path: str) -> None:
         """Leave a path out of what holds."""
         self._places.pop(path, None)
+        self._abstained.discard(path)
+
+    def abstains(self, path: str) -> bool:
+        """Tell whether the caption of a path is withheld."""
+        return path in self._abstained
+
+    @property
+    def abstained(self) -> int:
+        """How many captions are withheld."""
+        return len(self._abstained)
 
     def records(self) -> Iterator[Record]:
         """Yield what holds, in the order it was done."""
@@ -114,6 +125,10 @@ class Journal:
     def _note(self, record: Record, place: int) -> None:
         self._contents[bytes.fromhex(record.file.sha256)] = place
         self._places[record.path] = (place, record.file.size, record.file.modified)
+        if record.abstained:
+            self._abstained.add(record.path)
+        else:
+            self._abstained.discard(record.path)
 
     def _learn_all(self) -> None:
         """Learn what is there; a last line without its end is as good as not written."""
@@ -164,9 +179,9 @@ def open_journal(path: Path, generated_by: Mapping[str, str], *, restart: bool =
 
 def _other_settings(path: Path, then: Mapping[str, str], now: Mapping[str, str]) -> str:
     changed = [
-        f"{name.replace('_', ' ')} {then.get(name)}, now {now[name]}"
-        for name in now
-        if name not in ("recap", "settings") and then.get(name) != now[name]
+        f"{name.replace('_', ' ')} {then.get(name, 'none')}, now {now.get(name, 'none')}"
+        for name in dict.fromkeys((*now, *then))
+        if name not in ("recap", "settings") and then.get(name) != now.get(name)
     ]
     which = "; ".join(changed) or "another -k, --method, --seed and the like, or the pack was changed meanwhile"
     return f"{path} was begun with other settings ({which}): name another file with --out, or begin anew with --restart"

@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from recap.datastore import CaptionStore
 
 
-def provenance(captioner: ReCap, pack: str, **others: Any) -> dict[str, str]:
+def provenance(captioner: ReCap, pack: str, *, min_confidence: float | None = None, **others: Any) -> dict[str, str]:
     """Return what wrote the captions, with a hash of everything that decides which ones come out.
 
     Args:
         captioner: the captioner with its settings.
         pack: the name it was loaded by.
+        min_confidence: captions less sure than this are withheld.
         others: settings outside the captioner that belong into the hash, ready for json.
     """
     model = captioner.language_model
@@ -28,6 +29,9 @@ def provenance(captioner: ReCap, pack: str, **others: Any) -> dict[str, str]:
         "encoder": captioner.encoder.name,
         "language_model": model.name if model else "none",
     }
+    if min_confidence is not None:
+        named["min_confidence"] = str(float(min_confidence))
+        others["min_confidence"] = float(min_confidence)
     return {**named, "settings": _settings_hash(captioner, others)}
 
 

@@ -7,15 +7,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
 from recap.batch.journal import Journal
 from recap.batch.pipeline import CaptionFile, Item, Pipeline, file_facts
+from recap.confidence import check_minimum, withheld_below
 from recap.errors import ImageError
 from recap.outputs.base import Sink
 from recap.outputs.record import Record
+from recap.types import Caption
 
 if TYPE_CHECKING:
     from recap.captioner import ReCap
@@ -27,6 +29,8 @@ class Summary:
 
     files: int = 0
     captioned: int = 0
+    abstained: int = 0
+    """Files whose caption was withheld, since it was less sure than was asked for; now or before."""
     known: int = 0
     """Files whose caption was there already, also under another name."""
     failed: int = 0
@@ -43,7 +47,8 @@ class Summary:
         done = f"{self.captioned:,} captioned"
         if self.captioned:
             done += f" ({self.captioned / self.seconds:.1f} a second, limited by {self.limit})"
-        return f"{done}, {self.known:,} were there already"
+        told = f"{done}, {self.known:,} were there already"
+        return f"{told}; {self.abstained:,} withheld as not sure enough" if self.abstained else told
 
 
 def caption_files(
@@ -51,6 +56,7 @@ def caption_files(
     paths: Sequence[str],
     generated_by: Mapping[str, str],
     *,
+    min_confidence: float | None = None,
     journal: Journal | None = None,
     sinks: Sequence[Sink] = (),
     failed: Callable[[str, str], None] = lambda path, reason: None,
@@ -63,7 +69,8 @@ def caption_files(
     Args:
         captioner: what captions them.
         paths: the files.
-        generated_by: the marks of the captions, as ``provenance`` returns them.
+        generated_by: the marks of the captions, as ``provenance`` returns them for the same ``min_confidence``.
+        min_confidence: captions less sure than this are withheld; the pack must be calibrated.
         journal: where captions are kept as they come, and looked up before; without one nothing is remembered.
         sinks: what takes the records: those that are known first, the others as they come.
         failed: is told the path of each file that has no caption, and the reason.
@@ -71,7 +78,9 @@ def caption_files(
         others: what captions files that are no pictures, by their suffix.
         progress: whether to show a bar; None for one if standard error is a terminal.
     """
-    run = _BatchRun(journal, sinks, failed, generated_by)
+    if min_confidence is not None:
+        check_minimum(min_confidence, captioner.calibration, captioner.settings.method)
+    run = _BatchRun(journal, sinks, failed, generated_by, min_confidence)
     started = time.perf_counter()
     pending = [path for path in paths if not run.recall(path)]
     known = journal.place_of_content if journal else lambda sha256: None
@@ -99,8 +108,10 @@ class _BatchRun:
         sinks: Sequence[Sink],
         failed: Callable[[str, str], None],
         generated_by: Mapping[str, str],
+        min_confidence: float | None,
     ) -> None:
         self.journal, self.sinks, self.failed, self.generated_by = journal, sinks, failed, generated_by
+        self.min_confidence = min_confidence
         self.summary = Summary()
 
     def recall(self, path: str) -> bool:
@@ -115,6 +126,7 @@ class _BatchRun:
         if place is None:
             return False
         self.summary.known += 1
+        self.summary.abstained += self.journal.abstains(path)
         if self.sinks:
             self._hand_on(self.journal.read(place))
         return True
@@ -130,13 +142,17 @@ class _BatchRun:
         assert item.file is not None
         if item.result is not None:
             self.summary.captioned += 1
-            record = Record(item.path, item.result.as_dict(), self.generated_by, item.file)
+            record = Record(item.path, self._values(item.result), self.generated_by, item.file)
         else:
             self.summary.known += 1
             record = self._same_content(item)
+        self.summary.abstained += record.abstained
         if self.journal is not None:
             self.journal.append(record)
         self._hand_on(record)
+
+    def _values(self, caption: Caption) -> dict[str, Any]:
+        return caption.as_dict() if self.min_confidence is None else withheld_below(caption, self.min_confidence)
 
     def _same_content(self, item: Item) -> Record:
         """Return the record of a file whose content is known; a name it no longer has is forgotten."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from recap.cli.options import load_captioner, pack_options
+from recap.cli.options import confidence_option, load_captioner, pack_options
 
 if TYPE_CHECKING:
     from recap.alt import FilledPage
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("pages", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False), metavar="PAGE...")
 @pack_options
+@confidence_option
 @click.option(
     "--base", type=click.Path(exists=True, file_okay=False), help="Where sources start [default: the page's]."
 )
@@ -31,6 +32,7 @@ def alt(
     pages: tuple[str, ...],
     pack: str,
     device: str,
+    min_confidence: float | None,
     base: str | None,
     out: str | None,
     in_place: bool,
@@ -42,7 +44,8 @@ def alt(
 
     Prints the page unless --out or --in-place says where it goes. What was written is marked with
     data-alt-source="recap". Pictures elsewhere on the net are named on standard error and left alone; one that
-    cannot be read is named too, and makes the exit code 1.
+    cannot be read is named too, and makes the exit code 1. With --min-confidence so is one whose caption is not sure
+    enough to be written; that is no error.
     """
     if out and in_place:
         raise click.UsageError("choose one of --out and --in-place")
@@ -51,13 +54,23 @@ def alt(
     if as_json and not (out or in_place):
         raise click.UsageError("--json goes with --out or --in-place, since the page itself goes to standard output")
     from recap.alt import fill
+    from recap.confidence import check_minimum
     from recap.files import atomic_write
 
-    captioner = load_captioner(pack, device, "none")
+    captioner = load_captioner(pack, device)
+    if min_confidence is not None:
+        check_minimum(min_confidence, captioner.calibration, captioner.settings.method)
     unreadable = 0
     for page in map(Path, pages):
         content = page.read_bytes()
-        filled = fill(content, captioner.caption_each, base=base or page.parent, empty=empty, placeholders=placeholders)
+        filled = fill(
+            content,
+            captioner.caption_each,
+            base=base or page.parent,
+            empty=empty,
+            placeholders=placeholders,
+            min_confidence=min_confidence,
+        )
         target = page if in_place else Path(out) if out else None
         if target is None:
             sys.stdout.buffer.write(filled.content)
@@ -82,10 +95,9 @@ def _tell(page: Path, filled: FilledPage, as_json: bool) -> None:
             click.echo(f"recap: {page}:{finding.line}:{source} left alone: {finding.text}", err=True)
     known = filled.count("described") + filled.count("decorative")
     left = len(filled.findings) - filled.count("filled") - known
-    click.echo(
-        f"recap: {page}: {filled.count('filled')} filled, {known} had a text or are decoration, {left} left alone",
-        err=True,
-    )
+    withheld = f" ({filled.count('withheld')} not sure enough)" if filled.count("withheld") else ""
+    said = f"{filled.count('filled')} filled, {known} had a text or are decoration, {left} left alone{withheld}"
+    click.echo(f"recap: {page}: {said}", err=True)
 
 
 def _short(src: str) -> str:

@@ -13,12 +13,21 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from recap.cli.options import inputs_to_paths, load_captioner, output_options, pack_options, settings_options
+from recap.cli.embed import ray_option
+from recap.cli.options import (
+    confidence_option,
+    inputs_to_paths,
+    load_captioner,
+    output_options,
+    pack_options,
+    settings_options,
+)
 
 if TYPE_CHECKING:
     from recap.batch import Summary
     from recap.batch.pipeline import CaptionFile
     from recap.captioner import ReCap
+    from recap.distributed.parts import Part
     from recap.outputs import Record, Sink
     from recap.report import HtmlReport
     from recap.types import Caption
@@ -26,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where captions go, as the options say."""
+    """Where captions go, and which of them, as the options say."""
 
     out: Path | None
     kind: str | None
@@ -41,6 +50,7 @@ class Target:
     html: Path | None
     as_json: bool
     explain: bool
+    min_confidence: float | None
 
     def check(self) -> None:
         """Refuse options that do not go together."""
@@ -50,7 +60,6 @@ class Target:
             raise click.UsageError("--format, --restart and --errors go with --out")
         if not self.sidecars and (self.existing or self.prefix or self.suffix):
             raise click.UsageError("--existing, --prefix and --suffix go with --sidecars")
-
         if self.keep_originals and not self.metadata:
             raise click.UsageError("--keep-originals goes with --metadata")
 
@@ -99,15 +108,17 @@ class Printer:
         self.explain = explain
 
     def add(self, record: Record) -> None:
-        """Print one."""
+        """Print one; of a withheld caption only the path, and the reason on standard error."""
         from recap.cli.explain import print_explanation
 
         if self.as_json:
             click.echo(json.dumps(record.as_dict(), ensure_ascii=False))
         elif self.explain:
-            print_explanation(Path(record.path), record.as_caption())
+            print_explanation(Path(record.path), record.as_caption(), withheld=record.abstained)
         else:
             click.echo(f"{record.path}\t{record.text}")
+            if record.abstained:
+                click.echo(f"recap: {record.path}: withheld, only {record.caption['confidence']:.0%} sure", err=True)
 
     def close(self) -> None:
         """Nothing is left to do."""
@@ -117,7 +128,9 @@ class Printer:
 @click.argument("inputs", nargs=-1, required=True, metavar="PICTURE...")
 @pack_options
 @settings_options
+@confidence_option
 @output_options
+@ray_option
 @click.option("--json", "as_json", is_flag=True, help="Print one object a line, with score, evidence and candidates.")
 @click.option("--explain", is_flag=True, help="Show score, evidence and candidates for a reader.")
 def caption(
@@ -128,24 +141,38 @@ def caption(
     workers: int | None,
     frames: int,
     scenes: bool,
+    ray: str | None,
     **given: Any,
 ) -> None:
     """Caption pictures.
 
     PICTURE is a picture or a video, a folder (searched through), a glob pattern, or - for a list of paths on standard
     input. Prints PATH<tab>CAPTION, or writes to --out; the same command again goes on where it was stopped. A picture
-    that cannot be read is named on standard error, or listed in errors.jsonl beside --out, and the others go on.
+    that cannot be read is named on standard error, or listed in errors.jsonl beside --out, and the others go on. With
+    --min-confidence a caption that is not sure enough is withheld: the output has null or nothing in its place. With
+    --ray PICTURE may also be a webdataset or Parquet archive, or a URL in a bucket, and videos are left out.
     """
     target = Target(**{field.name: given.pop(field.name) for field in fields(Target)})
     target.check()
     if workers:
         os.environ["OMP_NUM_THREADS"] = str(workers)  # before the libraries that read it are loaded
-    paths = [str(path) for path in inputs_to_paths(inputs, videos=True)]
-    if not paths:
+    elsewhere: list[Part] = []
+    here = inputs
+    if ray is not None:
+        from recap.distributed.captioning import split_inputs
+
+        here, elsewhere = split_inputs(inputs)
+    paths = [str(path) for path in inputs_to_paths(here, videos=ray is None)]
+    if not paths and not elsewhere:
         raise click.UsageError("there is no picture to caption in " + ", ".join(inputs))
     changes = {name: value for name, value in given.items() if value is not None}
     captioner = load_captioner(pack, device, language_model).configured(**changes)
-    summary = _caption(target, paths, captioner, pack, workers, _videos(captioner, frames, scenes))
+    if target.min_confidence is not None:
+        from recap.confidence import check_minimum
+
+        check_minimum(target.min_confidence, captioner.calibration, captioner.settings.method)
+    run = None if ray is None else _in_parts(ray, elsewhere, pack, device, language_model, changes)
+    summary = _caption(target, paths, captioner, pack, workers, _videos(captioner, frames, scenes), run)
     _report(target, summary)
     if summary.failed:
         sys.exit(1)
@@ -158,6 +185,7 @@ def _caption(
     pack: str,
     workers: int | None,
     videos: Mapping[str, CaptionFile],
+    run: Callable[..., Summary] | None,
 ) -> Summary:
     from recap.batch import caption_files, open_output, provenance
     from recap.outputs import check_paths, format_of
@@ -165,7 +193,7 @@ def _caption(
     sinks = target.sinks(paths)
     kind = target.kind or (format_of(target.out) if target.out else "")
     check_paths(kind, paths)
-    generated_by = provenance(captioner, pack)
+    generated_by = provenance(captioner, pack, min_confidence=target.min_confidence)
     journal = None
     with ExitStack() as stack:
         if target.out:
@@ -173,10 +201,11 @@ def _caption(
         report = _opened_report(target, stack)
         page = _page(report)
         try:
-            summary = caption_files(
+            summary = (run or caption_files)(
                 captioner,
                 paths,
                 generated_by,
+                min_confidence=target.min_confidence,
                 journal=journal,
                 # with a file, the page is made from it at the end: it then has everything that earlier runs did
                 sinks=sinks if journal is not None else [*sinks, *page],
@@ -194,8 +223,25 @@ def _caption(
         if journal is not None and page:
             for record in journal.records():
                 page[0].add(record)
+        if journal is not None and kind == "coco" and journal.abstained:
+            click.echo(f"recap: {journal.abstained:,} pictures are left out of {target.out}: not sure enough", err=True)
     _report_descriptions(sinks)
+    if report is not None and len(report.pages) > 1:
+        click.echo(f"recap: the report goes on in further pages, up to {report.pages[-1]}", err=True)
     return summary
+
+
+def _in_parts(
+    ray: str, elsewhere: list[Part], pack: str, device: str, language_model: str | None, changes: dict[str, Any]
+) -> Callable[..., Summary]:
+    """Return what captions on a cluster."""
+    from recap.distributed import storage
+    from recap.distributed.captioning import Captioning, CaptionInParts
+    from recap.distributed.runners import runner
+    from recap.pack import BUILTIN
+
+    place = storage.absolute(pack) if Path(pack).is_dir() and pack != BUILTIN else pack
+    return CaptionInParts(Captioning(place, device, language_model, changes), runner(ray), elsewhere)
 
 
 def _opened_report(target: Target, stack: ExitStack) -> HtmlReport | None:
@@ -244,6 +290,8 @@ def _report(target: Target, summary: Summary) -> None:
     """Say in a line what was done, if it is not on the screen already, and how many failed."""
     if target.out:
         click.echo(f"{target.out}: {summary}", err=True)
+    elif summary.abstained:
+        click.echo(f"recap: {summary.abstained} of {summary.files} captions were withheld as not sure enough", err=True)
     if summary.failed:
         where = f": see {target.errors_file}" if target.out else ""
         click.echo(f"recap: {summary.failed} of {summary.files} pictures could not be read{where}", err=True)

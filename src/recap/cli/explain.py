@@ -24,10 +24,13 @@ _BAR = 8
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-def print_explanation(path: str | Path, caption: Caption, console: Console | None = None) -> None:
+def print_explanation(
+    path: str | Path, caption: Caption, console: Console | None = None, *, withheld: bool = False
+) -> None:
     """Print a caption with the captions its words come from, the best candidates, and how sure it is.
 
     Each word has the number of the retrieved caption it owes most to, so that nothing is told by colour alone.
+    A caption that is ``withheld``, since it is not sure enough, is shown as such.
     """
     from rich.console import Console
     from rich.text import Text
@@ -36,7 +39,7 @@ def print_explanation(path: str | Path, caption: Caption, console: Console | Non
     attribution = attribute(caption)
     numbers = _numbered(attribution)
     console.print(Text(_plain(str(path)), style="bold"))
-    console.print(Text("  ") + _caption(caption, attribution, numbers))
+    console.print(Text("  ").append("withheld: " if withheld else "", "red") + _caption(caption, attribution, numbers))
     console.print(Text(f"  {_facts(caption)}", style="dim"))
     if attribution.unsupported:
         named = ", ".join(map(_plain, attribution.unsupported))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from recap.cli.embed import ray_option
 from recap.cli.options import DEVICES
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ SHOWN = 10
 @click.option("--validation", help="Measure on this share of the pictures (0.1), on other pairs, or a Karpathy split.")
 @click.option("--tune", is_flag=True, help="Choose map, retrieval and decoding on the validation pictures.")
 @click.option("--keep-vectors", is_flag=True, help="Keep image vectors, so that --forget needs names only.")
+@click.option("--calibrate/--no-calibrate", default=True, show_default=True, help="Fit the confidence of captions.")
 @click.option("--update", type=click.Path(exists=True, file_okay=False), help="Add the pairs to this pack, exactly.")
 @click.option("--forget", metavar="IDS", help="With --update: take these pictures out; commas, or a file of names.")
 @click.option("--description", help="For the card.")
@@ -43,12 +46,14 @@ SHOWN = 10
 @click.option("--licence", "--license", help="For the card: the licence of the captions, such as CC-BY-4.0.")
 @click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Write all broken and repeated pairs.")
 @click.option("--device", type=DEVICES, default="cpu", show_default=True, help="Where the encoder runs.")
+@ray_option
 def fit(pairs: str | None, out: Path | None, update: str | None, forget: str | None, **given: Any) -> None:
     """Fit a pack to PAIRS of pictures and captions.
 
     PAIRS is a folder of pictures with .txt files of the same name (one caption a line), a .jsonl, .csv or .parquet file
-    with image and caption, a COCO or Karpathy .json with --images, or webdataset shards (.tar, a folder or a pattern of
-    them). Vectors are cached, so that a second fit takes seconds.
+    with image and caption, a COCO or Karpathy .json with --images, webdataset shards (.tar, a folder or a pattern of
+    them), or vectors that recap embed made of any of these. Vectors are cached, so that a second fit takes seconds.
+    With --ray the pairs may lie in a bucket; their vectors are kept beside --out until the pack is there.
 
     With --update the pairs are added to a pack, as if it had been fitted to all of them at once. With --forget pictures
     and their captions are taken out, as if they had never been there; unless the pack keeps vectors, PAIRS has to hold
@@ -68,7 +73,10 @@ def fit(pairs: str | None, out: Path | None, update: str | None, forget: str | N
     if forget is not None and update is not None:
         withdraw(update, forget, pairs, target, **given)
     elif pairs is not None:
-        captioner = extend(update, pairs, **given) if update is not None else start(pairs, **given)
+        calibrate = given.pop("calibrate") and given["ray"] is None
+        captioner = extend(update, pairs, **given) if update is not None else start(pairs, target=target, **given)
+        if calibrate:
+            fit_confidence(captioner, pairs, given["images"], given["splits"])
         finish(captioner, target, given["report"], started)
 
 
@@ -88,32 +96,36 @@ def start(
     description: str | None,
     author: str | None,
     licence: str | None,
+    ray: str | None,
+    target: Path,
     **settings: Any,
 ) -> ReCap:
     """Fit a new pack."""
     from recap.assets import cache_dir
     from recap.captioner import ReCap
     from recap.datasets import PairFiles
+    from recap.distributed.whole import fit_in_parts, is_for_parts
     from recap.encoders import load_encoder
     from recap.packs.about import About
 
-    known = PairFiles(pairs, images=images, splits=splits or None)
     apart = validation_pairs(validation or ("0.1" if tune else None), pairs, images)
-    loaded = load_encoder(encoder, device=device, cache=cache_dir() / "vectors.sqlite")
-    return ReCap.fit(
-        known,
-        encoder=loaded,
+    options: dict[str, Any] = {
         # the writer in the package was trained on English
-        language_model=language_model or ("writer" if (settings["language"] or "en").startswith("en") else "none"),
-        device=device,
-        source=source or Path(pairs).stem,
-        validation=apart,
-        tune=show if tune else False,
-        keep_vectors=keep_vectors,
-        about=About().but(description=description, author=author, licence=licence),
-        progress=True,
+        "language_model": language_model or ("writer" if (settings["language"] or "en").startswith("en") else "none"),
+        "device": device,
+        "source": source or Path(pairs).stem,
+        "validation": apart,
+        "tune": show if tune else False,
+        "keep_vectors": keep_vectors,
+        "about": About().but(description=description, author=author, licence=licence),
+        "progress": True,
         **{name: value for name, value in settings.items() if value is not None},
-    )
+    }
+    if ray is not None or is_for_parts(pairs):
+        return fit_in_parts(pairs, encoder, ray, target, images=images, splits=splits or None, **options)
+    known = PairFiles(pairs, images=images, splits=splits or None)
+    loaded = load_encoder(encoder, device=device, cache=cache_dir() / "vectors.sqlite")
+    return ReCap.fit(known, encoder=loaded, **options)
 
 
 def extend(
@@ -127,6 +139,18 @@ def extend(
     captioner = load(update, device, given)
     captioner.update(known, source=source or Path(pairs).stem, progress=True)
     return captioner
+
+
+def fit_confidence(captioner: ReCap, pairs: str, images: str | None, splits: tuple[str, ...]) -> None:
+    """Fit the confidence of captions on some of the pairs; vectors alone have no pictures to caption."""
+    from recap.calibration import calibration_or_warning
+    from recap.datasets import PairFiles
+    from recap.distributed.whole import is_for_parts
+
+    if not is_for_parts(pairs):
+        # pairs can be gone through only once
+        known = PairFiles(pairs, images=images, splits=splits or None)
+        captioner.calibration = calibration_or_warning(captioner, known) or captioner.calibration
 
 
 def withdraw(
@@ -146,10 +170,13 @@ def withdraw(
 
     known = None if pairs is None else PairFiles(pairs, images=images)
     captioner = load(update, device, given)
+    calibrated = captioner.calibration is not None
     gone = captioner.forget(names(forget), known, source=source or None)
     captioner.save_pretrained(target)
     left = f"{captioner.alignment.method} of {captioner.statistics.pairs:,.0f} pairs is left"
     click.echo(f"{target}: {gone:,} captions withdrawn; {left}", err=True)
+    if calibrated:
+        click.echo("the confidence of captions was fitted on them, too, and is gone; --update fits it anew", err=True)
 
 
 def load(update: str, device: str, given: dict[str, Any]) -> ReCap:
@@ -165,6 +192,8 @@ def load(update: str, device: str, given: dict[str, Any]) -> ReCap:
 
 def refuse_settings(given: dict[str, Any]) -> None:
     """Refuse options that only make sense for a new pack."""
+    if given.get("ray") is not None:
+        raise click.UsageError("--ray: not with --update; fit the new pairs to a pack, and see recap pack merge")
     settled = [name for name in ("method", "k", "language", "validation", "tune", "keep_vectors") if given.get(name)]
     if settled:
         names = ", ".join(f"-{name}" if len(name) == 1 else f"--{name.replace('_', '-')}" for name in settled)
@@ -205,7 +234,10 @@ def show(trial: Trial) -> None:
 
 def finish(captioner: ReCap, target: Path, report: Path | None, started: float) -> None:
     """Save the pack, say what it is and what was wrong with the pairs; exit with 1 when some were broken."""
+    from recap.distributed.whole import vectors_beside
+
     captioner.save_pretrained(target)
+    shutil.rmtree(vectors_beside(target), ignore_errors=True)
     told = captioner.report
     if report is not None:
         lines = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in told.lines())

@@ -65,6 +65,16 @@ def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return _with(options, command)
 
 
+def confidence_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the option that has doubtful captions withheld."""
+    return click.option(
+        "--min-confidence",
+        type=click.FloatRange(0, 1),
+        metavar="P",
+        help="Withhold captions that are right with a probability below P.",
+    )(command)
+
+
 def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that say where captions go, and what becomes of what is there."""
     file = click.Path(dir_okay=False, path_type=Path)
@@ -95,7 +105,7 @@ def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--frames", type=click.IntRange(1), default=4, show_default=True, help="Of a video are looked at."
         ),
         click.option("--scenes", is_flag=True, help="Take the frames of a video from different scenes."),
-        click.option("--workers", type=click.IntRange(1), help="Use so many cores (default: all)."),
+        click.option("--workers", type=click.IntRange(1), help="Use so many cores (default: all, or OMP_NUM_THREADS)."),
     )
     return _with(options, command)
 

@@ -26,10 +26,11 @@ _TEXT_CHUNK = 2048
 
 
 def cores() -> int:
-    """Return how many processor cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Return how many processor cores this process may use: all it can have, or as few as ``OMP_NUM_THREADS`` says."""
+    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    # a list is for nested parallelism, its first number for the outermost
+    wanted = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return min(there, int(wanted)) if wanted.isdecimal() and int(wanted) > 0 else there
 
 
 def fingerprint_of(*parts: str) -> str:

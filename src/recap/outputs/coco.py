@@ -1,7 +1,8 @@
 """COCO results: ``[{"image_id": 42, "caption": "..."}]``, what COCO's tools and evaluation servers read.
 
 The image id is the number in a COCO file name or of a name that is a number, and else the name without its suffix.
-The format has no room for a mark that a machine wrote the captions.
+The format has no room for a mark that a machine wrote the captions, nor for pictures whose caption was withheld, which
+are left out.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from recap.outputs.record import Record
 
 
 def write_coco(path: Path, records: Iterable[Record]) -> None:
-    """Write one entry for each record."""
+    """Write one entry for each record that has a caption."""
     seen: dict[int | str, str] = {}
     with atomic_write(path) as file:
         separator = b"[\n"
         for record in records:
+            if record.abstained:
+                continue
             entry = {"image_id": _checked_id(record.path, seen), "caption": record.text}
             file.write(separator + json.dumps(entry).encode())
             separator = b",\n"

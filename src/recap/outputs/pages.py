@@ -19,7 +19,7 @@ class ReportSink:
     def add(self, record: Record) -> None:
         """Add one picture."""
         picture = read_frames(record.path, 1)[0] if is_video(record.path) else None
-        self._report.add(record.path, record.as_caption(), picture=picture)
+        self._report.add(record.path, record.as_caption(), picture=picture, withheld=record.abstained)
 
     def close(self) -> None:
         """Nothing is left to do."""

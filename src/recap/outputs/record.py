@@ -33,7 +33,7 @@ class Record:
     path: str
     """As it was given."""
     caption: Mapping[str, Any]
-    """All of ``Caption.as_dict()``."""
+    """All of ``Caption.as_dict()``; where a least confidence was asked for, of ``withheld_below``."""
     generated_by: Mapping[str, str]
     """What wrote it: ``recap`` (the version), ``pack``, ``encoder``, ``language_model`` and a hash of the settings."""
     file: FileFacts
@@ -42,6 +42,11 @@ class Record:
     def text(self) -> str:
         """The caption itself; empty where there is none."""
         return self.caption["caption"] or ""
+
+    @property
+    def abstained(self) -> bool:
+        """Whether the caption was withheld, since it was less sure than was asked for."""
+        return bool(self.caption.get("abstained"))
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, ready for json."""
@@ -58,8 +63,8 @@ class Record:
         return cls(path, caption, generated_by, FileFacts(**file))
 
     def as_caption(self) -> Caption:
-        """Return the caption as the object it was."""
-        values = {**self.caption, "text": self.caption["caption"]}
+        """Return the caption as the object it was, a withheld one too."""
+        values = {**self.caption, "text": self.caption["withheld" if self.abstained else "caption"]}
         values["evidence"] = tuple(Evidence(**item) for item in values["evidence"])
         values["candidates"] = tuple(Candidate(**item) for item in values["candidates"])
         return Caption(**{field.name: values[field.name] for field in fields(Caption) if field.name in values})

@@ -38,14 +38,15 @@ def thumbnail(picture: ImageLike) -> Image | None:
     return image
 
 
-def card(name: str, link: str, shown: Image | None, caption: Caption) -> str:
-    """Return the part of the page about one picture."""
+def card(name: str, link: str, shown: Image | None, caption: Caption, *, withheld: bool = False) -> str:
+    """Return the part of the page about one picture; a ``withheld`` caption is shown as such."""
     attribution = attribute(caption)
     sure = caption.score if caption.confidence is None else caption.confidence
-    return f"""<article class="card" data-sure="{sure:.4f}">
+    words = ('<span class="tag">Withheld</span> ' if withheld else "") + _words(caption.text, attribution)
+    return f"""<article class="card{" withheld" if withheld else ""}" data-sure="{sure:.4f}">
 <a class="picture" href="{escape(link)}" aria-label="Open {plain(PurePath(name).name)}">{_image(shown)}</a>
 <div class="about">
-<h2 class="said" tabindex="0" aria-description="Arrow keys explore its words">{_words(caption.text, attribution)}</h2>
+<h2 class="said" tabindex="0" aria-description="Arrow keys explore its words">{words}</h2>
 <p class="facts">{_facts(caption)}</p>
 {_unsupported(attribution.unsupported)}<h3>Retrieved captions{_common_source(caption.evidence)}</h3>
 <ol class="rows">
