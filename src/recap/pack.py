@@ -3,7 +3,7 @@
     config.json                encoder, language model, settings, fingerprints, what is known about it, format version
     alignment.safetensors      the map
     statistics.safetensors     what the map was solved from, so that other maps and more pairs need no old data
-    datastore/                 the captions and their vectors
+    datastore/                 the captions and their vectors, unless the config has the address of a database with them
     pictures.parquet           names and hashes of the pictures, so that they can be withdrawn (see packs/pictures.py)
     pictures.safetensors       their vectors, on request
     confidence.json            what a score is worth in this pack, where that was measured
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from recap import __version__
 from recap.alignment import LinearAlignment, PairStatistics
 from recap.confidence import Calibration
-from recap.datastore import CaptionStore, Datastore
+from recap.datastore import CaptionStore, DatastoreView, MutableStore, open_store
 from recap.encoders import Encoder, load_encoder
 from recap.errors import EncoderMismatchError, InputError, PackError
 from recap.files import atomic_folder, atomic_write, file_sha256, write_json
@@ -56,7 +56,7 @@ class PackContents:
     encoder: Encoder
     alignment: LinearAlignment
     statistics: PairStatistics
-    datastore: Datastore
+    datastore: CaptionStore
     settings: Settings
     language_model: str
     about: About
@@ -85,7 +85,8 @@ def save(captioner: ReCap, folder: Path, **facts: Any) -> None:
     with _replacing(captioner.datastore, folder / DATASTORE), atomic_folder(folder) as target:
         captioner.alignment.save(target / ALIGNMENT)
         captioner.statistics.save(target / STATISTICS)
-        captioner.datastore.copy_to(target / DATASTORE)
+        if not captioner.datastore.url:
+            captioner.datastore.copy_to(target / DATASTORE)
         if captioner.pictures is not None:
             captioner.pictures.save(target)
         if captioner.calibration is not None:
@@ -137,7 +138,7 @@ def read(folder: Path, device: str = "cpu", cache: str | Path | None = None) -> 
         encoder=read_encoder(folder, device, cache),
         alignment=LinearAlignment.load(folder / ALIGNMENT),
         statistics=PairStatistics.load(folder / STATISTICS),
-        datastore=Datastore.load(folder / DATASTORE),
+        datastore=read_datastore(folder),
         settings=read_settings(config, folder),
         language_model=config["language_model"],
         about=read_about(config, folder),
@@ -160,6 +161,19 @@ def read_encoder(folder: Path, device: str = "cpu", cache: str | Path | None = N
                 "fit it again, or install the version it was made with"
             )
     return encoder
+
+
+def read_datastore(folder: Path, *, verify: bool = False) -> MutableStore | DatastoreView:
+    """Open the captions of a pack, wherever they are; ``verify`` compares the sha256 of their files."""
+    return open_store(read_config(folder).get("datastore") or folder / DATASTORE, verify=verify)
+
+
+def read_own_datastore(folder: Path) -> MutableStore:
+    """Open the captions of a pack to change them."""
+    store = read_datastore(folder)
+    if not isinstance(store, MutableStore):
+        raise PackError(f"{folder}: its captions are in several collections, which are changed one by one")
+    return store
 
 
 def read_settings(config: dict[str, Any], folder: Path) -> Settings:
@@ -212,7 +226,7 @@ def card(captioner: ReCap) -> str:
     )
 
 
-def read_facts(folder: Path, datastore: Datastore) -> Facts:
+def read_facts(folder: Path, datastore: CaptionStore) -> Facts:
     """Return what the card of the pack in a folder has to say; ``datastore`` is the pack's."""
     config = read_config(folder)
     alignment = LinearAlignment.load(folder / ALIGNMENT)
@@ -227,7 +241,7 @@ def read_facts(folder: Path, datastore: Datastore) -> Facts:
     )
 
 
-def refresh_card(folder: Path, datastore: Datastore) -> None:
+def refresh_card(folder: Path, datastore: CaptionStore) -> None:
     """Bring the card of a pack up to date after its captions have changed; what its author wrote stays."""
     path = folder / CARD
     text = path.read_text(encoding="utf-8") if path.exists() else new_card(read_facts(folder, datastore))
@@ -236,7 +250,7 @@ def refresh_card(folder: Path, datastore: Datastore) -> None:
 
 
 def _replacing(datastore: CaptionStore, folder: Path) -> AbstractContextManager[None]:
-    return datastore.replaced_at(folder) if isinstance(datastore, Datastore) else nullcontext()
+    return datastore.replaced_at(folder) if isinstance(datastore, MutableStore) else nullcontext()
 
 
 def _listed(folder: Path) -> dict[str, dict[str, Any]]:
@@ -247,6 +261,7 @@ def _listed(folder: Path) -> dict[str, dict[str, Any]]:
 
 def _config(captioner: ReCap) -> dict[str, Any]:
     model = captioner.language_model
+    elsewhere = {"datastore": captioner.datastore.url} if captioner.datastore.url else {}
     return {
         "format": FORMAT,
         "recap_version": __version__,
@@ -256,4 +271,5 @@ def _config(captioner: ReCap) -> dict[str, Any]:
         "language_model": model.name if model else "none",
         "settings": captioner.settings.as_dict(),
         "about": captioner.about.as_dict(),
+        **elsewhere,
     }

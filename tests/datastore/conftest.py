@@ -1,13 +1,26 @@
-"""One list of index kinds for all tests of this folder, and the brute force they are measured against."""
+"""One list of backends for all tests of this folder, and the brute force they are measured against."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from recap.datastore import ApproximateArguments, Datastore, FlatArguments, HalfArguments, IndexArguments, SearchResult
+from recap.datastore import (
+    ApproximateArguments,
+    Datastore,
+    DiskArguments,
+    DiskStore,
+    FlatArguments,
+    HalfArguments,
+    IndexArguments,
+    MutableStore,
+    SearchResult,
+)
 
 EXACT: dict[str, IndexArguments] = {
     "flat": FlatArguments(),
@@ -15,12 +28,60 @@ EXACT: dict[str, IndexArguments] = {
     "approximate, still small": ApproximateArguments(),
     "approximate, all lists": ApproximateArguments(minimum_rows=30, lists=6, probes=6),
 }
-"""Kinds whose answers must be those of brute force. Another backend is one more line."""
+"""Kinds of index in memory whose answers must be those of brute force."""
+
+ON_DISK: dict[str, DiskArguments] = {
+    "disk, still small": DiskArguments(),
+    "disk, all lists": DiskArguments(minimum_rows=30, lists=6, probes=6),
+}
+MILVUS = "milvus lite"
+BACKENDS = [*EXACT, *ON_DISK, MILVUS]
+"""Every way to keep captions. Another one is one more name here and one more case in ``new_store``."""
+
+NewStore = Callable[..., MutableStore]
 
 
 @pytest.fixture(params=list(EXACT))
 def arguments(request: pytest.FixtureRequest) -> IndexArguments:
     return EXACT[request.param]
+
+
+@pytest.fixture(scope="session")
+def milvus_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One file of Milvus Lite for all tests: to start it takes seconds."""
+    pytest.importorskip("pymilvus", reason="a datastore in Milvus needs the extra milvus")
+    pytest.importorskip("milvus_lite", reason="Milvus Lite is not installed, or not made for this system")
+    return tmp_path_factory.mktemp("milvus") / "captions.db"
+
+
+numbers = itertools.count()
+
+
+@pytest.fixture
+def new_milvus(milvus_file: Path) -> NewStore:
+    """Makes empty collections."""
+    from recap.datastore.milvus import MilvusStore
+
+    def make(dimension: int, **options: Any) -> MutableStore:
+        return MilvusStore.create(f"milvus:{milvus_file}?collection=test{next(numbers)}", dimension, **options)
+
+    return make
+
+
+@pytest.fixture(params=BACKENDS)
+def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> NewStore:
+    """Makes empty stores of one backend: ``new_store(dimension, encoder=, fingerprint=, center=)``."""
+    if request.param == MILVUS:
+        make: NewStore = request.getfixturevalue("new_milvus")
+        return make
+
+    def make_store(dimension: int, **options: Any) -> MutableStore:
+        if request.param in EXACT:
+            return Datastore(dimension, index=EXACT[request.param], **options)
+        folder = tmp_path / f"store {next(numbers)}"
+        return DiskStore.create(folder, dimension, index=ON_DISK[request.param], dtype="float32", **options)
+
+    return make_store
 
 
 @pytest.fixture
@@ -39,19 +100,20 @@ def brute() -> Callable[..., SearchResult]:
     """The definition: all similarities in float64, rounded, best first, then by id."""
 
     def search(
-        store: Datastore, queries: np.ndarray, k: int, allowed: Callable[[int, object], bool] | None = None
+        store: MutableStore, queries: np.ndarray, k: int, allowed: Callable[[int, object], bool] | None = None
     ) -> SearchResult:
+        everything = list(store)
+        raw = store.raw_vectors([row.id for row in everything])
+        moved = raw if store.center is None else raw - store.center
+        moved = moved / np.linalg.norm(moved, axis=1, keepdims=True)
         ids = np.full((len(queries), k), -1)
         similarities = np.full((len(queries), k), -np.inf, dtype=np.float32)
         for number, query in enumerate(queries):
-            rows = [row.id for row in store if allowed is None or allowed(number, row)]
-            raw = store.raw_vectors(rows)
-            moved = raw if store.center is None else raw - store.center
-            moved = moved / np.linalg.norm(moved, axis=1, keepdims=True)
             scores = (moved.astype(np.float64) @ query.astype(np.float64)).astype(np.float32)
-            order = sorted(range(len(rows)), key=lambda i: (-scores[i], rows[i]))[:k]
-            ids[number, : len(order)] = [rows[i] for i in order]
-            similarities[number, : len(order)] = [scores[i] for i in order]
+            rows = [(-scores[i], row.id) for i, row in enumerate(everything) if allowed is None or allowed(number, row)]
+            best = sorted(rows)[:k]
+            ids[number, : len(best)] = [id for _, id in best]
+            similarities[number, : len(best)] = [-score for score, _ in best]
         return SearchResult(ids, similarities)
 
     return search

@@ -5,10 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recap.datastore import ApproximateArguments, CaptionStore, Datastore, SearchResult
+from recap.datastore import ApproximateArguments, Datastore, SearchResult
 from recap.datastore import searcher as searcher_module
 from recap.errors import EncoderMismatchError, InputError
-from recap.types import Evidence
 
 
 def make(unit, count=60, dimension=16, **options):
@@ -41,21 +40,6 @@ def test_search_is_brute_force(arguments, dtype, centre, queries, unit, brute):
         assert_same(store.search(asked, k), brute(store, asked, k))
 
 
-def test_filters_give_the_best_of_those_allowed(arguments, unit, brute):
-    store = make(unit, index=arguments)
-    asked = unit(8, seed=1)
-    cases = [
-        ({"sources": "coco"}, lambda q, row: row.source == "coco"),
-        ({"sources": ["coco", "mine", "no such source"]}, lambda q, row: row.source in ("coco", "mine")),
-        ({"exclude_sources": {"coco"}}, lambda q, row: row.source != "coco"),
-        ({"synthetic": True}, lambda q, row: row.synthetic),
-        ({"synthetic": False, "sources": "mine"}, lambda q, row: not row.synthetic and row.source == "mine"),
-        ({"sources": []}, lambda q, row: False),
-    ]
-    for filters, allowed in cases:
-        assert_same(store.search(asked, 15, **filters), brute(store, asked, 15, allowed))
-
-
 @pytest.mark.parametrize("few", [0, 512])
 def test_images_are_left_out_query_by_query(arguments, few, unit, brute, monkeypatch):
     monkeypatch.setattr(searcher_module, "FEW_EXCLUDED", few)
@@ -71,64 +55,6 @@ def test_images_are_left_out_query_by_query(arguments, few, unit, brute, monkeyp
         store.search(asked, 60, exclude_image_ids=excluded, sources="coco"),
         brute(store, asked, 60, lambda q, row: row.image_id not in sets[q] and row.source == "coco"),
     )
-
-
-def test_equal_captions_come_in_the_order_of_their_ids(arguments, unit):
-    store = Datastore(16, index=arguments)
-    rows = unit(4)
-    store.add([f"{i}" for i in range(400)], np.tile(rows, (100, 1)))
-    for batch in (1, 20):
-        found = store.search(np.tile(rows[:1], (batch, 1)), 30)
-        assert (found.ids == np.arange(0, 120, 4)).all()
-        assert len(np.unique(found.similarities)) == 1
-
-
-def test_a_query_is_answered_alike_alone_and_in_a_batch(arguments, unit):
-    store = make(unit, 300, 64, index=arguments)
-    asked = unit(50, 64, seed=1)
-    together = store.search(asked, 20)
-    for number in range(0, 50, 7):
-        alone = store.search(asked[number : number + 1], 20)
-        np.testing.assert_array_equal(alone.ids[0], together.ids[number])
-        np.testing.assert_array_equal(alone.similarities[0], together.similarities[number])
-
-
-def test_empty_stores_and_no_queries(arguments, unit):
-    store = Datastore(16, index=arguments)
-    found = store.search(unit(3), 4)
-    assert (found.ids == -1).all()
-    assert np.isneginf(found.similarities).all()
-    assert store.evidence(found.ids[0], found.similarities[0]) == ()
-    store.add([], np.empty((0, 16)))
-    assert len(store) == 0
-    assert store.search(np.empty((0, 16)), 4).ids.shape == (0, 4)
-    assert isinstance(store, CaptionStore)
-
-
-def test_more_than_there_is(arguments, unit):
-    store = make(unit, 3, index=arguments)
-    found = store.search(unit(5, seed=1), 10)
-    assert ((found.ids >= 0).sum(axis=1) == 3).all()
-    assert (found.ids[:, 3:] == -1).all()
-
-
-def test_evidence_vectors_and_rows(unit):
-    mean = unit(60).mean(axis=0)
-    store = make(unit, center=mean)
-    found = store.search(unit(1, seed=1), 2)
-    first = store.rows(found.ids[0])[0]
-    assert store.evidence(found.ids[0], found.similarities[0])[0] == Evidence(
-        first.text, float(found.similarities[0, 0]), first.source, first.synthetic, first.image_id
-    )
-    moved = unit(60)[[3, 1]] - mean
-    np.testing.assert_allclose(store.raw_vectors([3, 1]), unit(60)[[3, 1]], atol=1e-7)
-    np.testing.assert_allclose(store.vectors([3, 1]), moved / np.linalg.norm(moved, axis=1, keepdims=True), atol=1e-6)
-    assert store.sources() == {"coco": 20, "flickr": 20, "mine": 20}
-    assert [list(ids) for ids in store.ids_of_images(["image 2", "none", "image 0"])] == [
-        [10, 11, 12, 13, 14],
-        [],
-        [0, 1, 2, 3, 4],
-    ]
 
 
 def test_the_centre_can_change(unit, brute):
@@ -171,58 +97,10 @@ def test_a_caption_on_the_centre_is_similar_to_nothing(unit):
     assert np.isfinite(found.similarities).all()
 
 
-def test_remove_where(unit):
-    store = make(unit)
-    assert store.remove_where(source="coco", synthetic=True) == 5
-    assert store.remove_where(image_ids=["image 0", "image 1", "nothing"]) == 9
-    assert not any(row.image_id in ("image 0", "image 1") for row in store)
-    assert len(store) == 60 - 14
-    with pytest.raises(InputError, match="at least one"):
-        store.remove_where()
-
-
-def test_ids_are_never_used_again(unit):
-    store = make(unit, 10)
-    store.remove([8, 9, 9])
-    assert list(store.add(["new"], unit(1))) == [10]
-    with pytest.raises(InputError, match="no caption has the id 9"):
-        store.remove([1, 9])
-    assert len(store) == 9
-
-
-def test_merge(arguments, unit, brute):
-    one, other = make(unit, 20, index=arguments), Datastore(16, dtype="float16")
-    other.add(["x", "y", "z"], unit(3, seed=7), source="other", synthetic=True, image_ids=["a", "b", "c"])
-    other.remove([1])
-    one.search(unit(1), 1)
-    assert list(one.merge(other)) == [20, 21]
-    row = one.rows([21])[0]
-    assert (row.text, row.source, row.synthetic, row.image_id) == ("z", "other", True, "c")
-    assert_same(one.search(unit(5, seed=1), 22), brute(one, unit(5, seed=1), 22))
-    assert list(one.merge(one)) == list(range(22, 44))
-
-
 @pytest.mark.parametrize("other", [Datastore(16, fingerprint="b"), Datastore(8, fingerprint="a")])
 def test_merging_another_encoder_is_an_error(other):
     with pytest.raises(EncoderMismatchError, match="fingerprint a"):
         Datastore(16, fingerprint="a").merge(other)
-
-
-def test_deduplicate_keeps_the_first(unit):
-    texts = ["A dog.", "a  dog", "A DOG .", "a dog!", " a dog\n", "Straße", "STRASSE.", "a cat..", "a cat."]
-    store = Datastore(16)
-    store.add(texts, unit(len(texts)))
-    assert store.deduplicate() == 4
-    assert [row.text for row in store] == ["A dog.", "a dog!", "Straße", "a cat..", "a cat."]
-    assert store.deduplicate() == 0
-
-
-def test_vectors_are_brought_to_unit_length_and_not_shared(unit):
-    store = Datastore(16)
-    rows = unit(5) * 3
-    store.add(list("abcde"), rows)
-    rows[:] = 0
-    np.testing.assert_allclose(store.raw_vectors(range(5)), unit(5), atol=1e-6)
 
 
 def bad(rows, where, value):

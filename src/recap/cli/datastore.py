@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from recap.datastore import Datastore
+    from recap.datastore import DatastoreView, MutableStore
     from recap.datastore.base import Ids
 
 PACK = click.argument("pack", type=click.Path(exists=True, file_okay=False, path_type=Path))
@@ -128,17 +128,32 @@ def dedupe(pack: Path, near: float | None, compact: bool) -> None:
     click.echo(f"{pack}: {count:,} captions removed", err=True)
 
 
-def load(pack: Path) -> Datastore:
-    """Load the datastore of a pack, and nothing else of it."""
-    from recap.datastore import Datastore
-    from recap.pack import DATASTORE, read_config
+@datastore.command()
+@PACK
+@click.argument("where")
+def move(pack: Path, where: str) -> None:
+    """Keep the captions of a PACK elsewhere, or search them in another way.
 
-    read_config(pack)
-    return Datastore.load(pack / DATASTORE)
+    WHERE is flat, half or approximate (searched in memory), disk (in the pack, for more captions than fit into memory),
+    or the address of a database: milvus:./captions.db, or milvus:http://host:19530?collection=NAME.
+    """
+    from recap.pack import read_datastore
+    from recap.packs.captions import move as moved
+
+    moved(pack, where)
+    for name, value in read_datastore(pack).facts().items():
+        click.echo(f"{name}: {value}", err=True)
+
+
+def load(pack: Path) -> MutableStore | DatastoreView:
+    """Load the datastore of a pack, and nothing else of it."""
+    from recap.pack import read_datastore
+
+    return read_datastore(pack)
 
 
 def select(
-    store: Datastore,
+    store: MutableStore | DatastoreView,
     *,
     ids: tuple[int, ...],
     source: tuple[str, ...],

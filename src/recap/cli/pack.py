@@ -37,12 +37,11 @@ def info(name: str, as_json: bool) -> None:
 
 def describe(name: str) -> dict[str, Any]:
     """Return the facts about a pack as plain values; nothing heavy is loaded."""
-    from recap.datastore import Datastore
-    from recap.pack import DATASTORE, find, read_config, read_facts
+    from recap.pack import find, read_config, read_datastore, read_facts
     from recap.packs.pictures import Pictures
 
     folder = find(name, progress=True)
-    store = Datastore.load(folder / DATASTORE)
+    store = read_datastore(folder)
     facts, pictures, config = read_facts(folder, store), Pictures.load(folder), read_config(folder)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     return {
@@ -54,6 +53,7 @@ def describe(name: str) -> dict[str, Any]:
         "pictures": None if pictures is None else len(pictures),
         "image vectors kept": pictures is not None and pictures.vectors is not None,
         "captions": len(store),
+        "datastore": store.facts(),
         "sources": dict(facts.sources),
         "language": facts.settings.language,
         "language model": facts.language_model,

@@ -1,7 +1,17 @@
 """Captions with their vectors: add, remove, filter, and find the nearest to an image."""
 
 from recap.datastore.base import CaptionRow, CaptionStore, SearchResult
-from recap.datastore.index import ApproximateArguments, FlatArguments, HalfArguments, IndexArguments, VectorIndex
+from recap.datastore.diskstore import DiskStore
+from recap.datastore.index import (
+    ApproximateArguments,
+    DiskArguments,
+    FlatArguments,
+    HalfArguments,
+    IndexArguments,
+    VectorIndex,
+)
+from recap.datastore.location import open_store
+from recap.datastore.mutable import MutableStore
 from recap.datastore.store import Datastore
 from recap.datastore.unimodal import ImageTable
 from recap.datastore.view import DatastoreView
@@ -12,10 +22,14 @@ __all__ = [
     "CaptionStore",
     "Datastore",
     "DatastoreView",
+    "DiskArguments",
+    "DiskStore",
     "FlatArguments",
     "HalfArguments",
     "ImageTable",
     "IndexArguments",
+    "MutableStore",
     "SearchResult",
     "VectorIndex",
+    "open_store",
 ]

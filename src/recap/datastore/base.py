@@ -36,6 +36,21 @@ class CaptionRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Filters:
+    """Which captions may be found; None filters nothing."""
+
+    sources: frozenset[str] | None = None
+    exclude_sources: frozenset[str] | None = None
+    synthetic: bool | None = None
+
+    @classmethod
+    def of(cls, sources: Names | None, exclude_sources: Names | None, synthetic: bool | None) -> Filters:
+        """Return filters from what a caller gives."""
+        wanted, unwanted = (None if given is None else frozenset(names(given)) for given in (sources, exclude_sources))
+        return cls(wanted, unwanted, synthetic)
+
+
+@dataclass(frozen=True, slots=True)
 class SearchResult:
     """The nearest captions of each query, best first; equal similarities are in the order of the ids."""
 
@@ -56,6 +71,8 @@ class CaptionStore(Protocol):
     dimension: int
     encoder: str
     fingerprint: str
+    url: str
+    """Where the captions are when not in a folder of their own: a pack keeps this address in place of a copy."""
 
     def __len__(self) -> int: ...
 

@@ -6,17 +6,25 @@
     removed-00002.safetensors  ids of captions of earlier segments that are gone
     center-00001.safetensors   the vector the index is centred by
 
+A store that is searched on disk (format version 2) has its captions as Arrow, which can be read in place, and an index:
+
+    segment-00001.arrow        instead of the Parquet file
+    index-00003.faiss          what the index has learnt from a sample
+    sizes-00003.safetensors    how many captions each of its inverted lists holds
+    lists-00003.bin            the lists, one after the other: codes of all its captions, then their ids
+
 New files get numbers that no file in the folder has, so nothing that is in use is ever overwritten.
 """
 
 from __future__ import annotations
 
-import json
+import os
 import re
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,105 +33,17 @@ import numpy.typing as npt
 
 from recap.datastore.base import Ids
 from recap.datastore.blocks import VectorBlocks
+from recap.datastore.manifest import FORMAT, MANIFEST, VERSION, Manifest, Removal, Segment, StoredFile, read_manifest
 from recap.datastore.matrix import map_matrix, write_matrix
 from recap.datastore.table import CaptionTable
 from recap.errors import PackError
 from recap.files import TEMPORARY_SUFFIX, atomic_write, exclusive, file_sha256, write_json
 from recap.types import Vectors
 
-FORMAT = "recap-datastore"
-VERSION = 1
-MANIFEST = "manifest.json"
 LOCK = ".lock"
-OURS = re.compile(r"(segment|removed|center)-(\d+)\.(parquet|safetensors)")
-
-
-@dataclass(frozen=True, slots=True)
-class StoredFile:
-    """A file of the store and what it must be like."""
-
-    name: str
-    bytes: int
-    sha256: str
-
-    def check(self, folder: Path, verify: bool) -> Path:
-        """Return the path; ``PackError`` when the file is not there, not whole, or (``verify``) not the same."""
-        path = folder / self.name
-        if not path.is_file():
-            raise PackError(f"{path} is missing; the store needs it")
-        if path.stat().st_size != self.bytes:
-            raise PackError(f"{path} is truncated or damaged: {path.stat().st_size} bytes, not {self.bytes}")
-        if verify and file_sha256(path) != self.sha256:
-            raise PackError(f"{path} is damaged: its sha256 differs from the one in the manifest")
-        return path
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """Captions that were written together."""
-
-    rows: int
-    captions: StoredFile
-    vectors: StoredFile
-
-
-@dataclass(frozen=True, slots=True)
-class Removal:
-    """Captions that were removed together."""
-
-    rows: int
-    ids: StoredFile
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """What the store in a folder consists of."""
-
-    encoder: str
-    fingerprint: str
-    dimension: int
-    dtype: str
-    next_id: int
-    index: dict[str, Any]
-    center: StoredFile | None = None
-    segments: tuple[Segment, ...] = ()
-    removed: tuple[Removal, ...] = ()
-    generation: str = ""
-    """Changes with every commit, so that a writer notices another one."""
-
-    @property
-    def files(self) -> list[StoredFile]:
-        """All files the store consists of."""
-        files = [file for segment in self.segments for file in (segment.captions, segment.vectors)]
-        files += [removal.ids for removal in self.removed]
-        return files if self.center is None else [*files, self.center]
-
-
-def read_manifest(folder: Path) -> Manifest:
-    """Return the manifest of a folder, or say what is wrong with it."""
-    path = folder / MANIFEST
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        if values.pop("format") != FORMAT:
-            raise PackError(f"{path} does not belong to a datastore")
-        version = values.pop("version")
-        if version != VERSION:
-            raise PackError(f"{path} has the format version {version}; this recap reads {VERSION}: use a newer recap")
-        segments = [
-            Segment(s["rows"], StoredFile(**s["captions"]), StoredFile(**s["vectors"])) for s in values.pop("segments")
-        ]
-        removed = [Removal(r["rows"], StoredFile(**r["ids"])) for r in values.pop("removed")]
-        center = values.pop("center")
-        return Manifest(
-            segments=tuple(segments),
-            removed=tuple(removed),
-            center=center and StoredFile(**center),
-            **values,
-        )
-    except FileNotFoundError as error:
-        raise PackError(f"{folder} holds no datastore: {path} is missing") from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise PackError(f"{path} is damaged: {error}") from error
+PENDING = ".pending-"
+"""How the names of folders begin in which a store collects what it has not committed yet."""
+OURS = re.compile(r"(segment|removed|center|index|sizes|lists)-(\d+)\.(parquet|arrow|safetensors|faiss|bin)")
 
 
 class Writer:
@@ -149,19 +69,40 @@ class Writer:
             segments.append(self._segment(table, blocks, first))
         gone = np.setdiff1d(had, table.ids, assume_unique=True)
         if len(gone):
-            removals.append(Removal(len(gone), self._array("removed", "ids", gone, "int64")))
+            removals.append(self.removal(gone))
         return replace(manifest, segments=tuple(segments), removed=tuple(removals))
 
     def center(self, center: Vectors) -> StoredFile:
         """Write the centre."""
         return self._array("center", "center", center, "float32")
 
+    def removal(self, ids: Ids) -> Removal:
+        """Write which captions are gone."""
+        return Removal(len(ids), self._array("removed", "ids", ids, "int64"))
+
+    def adopt(self, path: Path) -> StoredFile:
+        """Move a finished file in, under a number of its own."""
+        name = f"{path.stem.split('-')[0]}-{self._number:05d}{path.suffix}"
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+        path.replace(self.folder / name)
+        return self._stored(name)
+
+    def next_number(self) -> None:
+        """Give what is written from now on another number."""
+        self._number += 1
+
     def commit(self, manifest: Manifest) -> Manifest:
         """Make ``manifest`` the store, then tidy up what no longer belongs to it."""
         manifest = replace(manifest, generation=secrets.token_hex(8))
-        write_json(self.folder / MANIFEST, {"format": FORMAT, "version": VERSION, **asdict(manifest)})
+        values = {"format": FORMAT, "version": manifest.version, **asdict(manifest)}
+        if manifest.version == VERSION:
+            del values["built"]
+        write_json(self.folder / MANIFEST, values)
         keep = {file.name for file in manifest.files}
         for path in self.folder.iterdir():
+            if path.name.startswith(PENDING):
+                shutil.rmtree(path, ignore_errors=True)
             leftover = path.name.startswith(".") and path.name.endswith(TEMPORARY_SUFFIX)
             if (OURS.fullmatch(path.name) or leftover) and path.name not in keep:
                 _try_to_delete(path)
@@ -173,10 +114,8 @@ class Writer:
         slots = table.slots[first:]
         name = f"segment-{self._number:05d}"
         with atomic_write(self.folder / f"{name}.parquet") as file:
-            pyarrow.parquet.write_table(_arrow(table, first), file, compression="zstd")
-        with atomic_write(self.folder / f"{name}.safetensors") as file:
-            shape = (len(slots), blocks.dimension)
-            write_matrix(file, "vectors", shape, blocks.dtype.name, blocks.stream_stored(slots))
+            pyarrow.parquet.write_table(arrow_table(table, first), file, compression="zstd")
+        write_vectors(self.folder / f"{name}.safetensors", blocks, slots)
         return Segment(len(slots), self._stored(f"{name}.parquet"), self._stored(f"{name}.safetensors"))
 
     def _array(self, stem: str, tensor: str, values: npt.NDArray[Any], dtype: str) -> StoredFile:
@@ -188,6 +127,13 @@ class Writer:
     def _stored(self, name: str) -> StoredFile:
         path = self.folder / name
         return StoredFile(name, path.stat().st_size, file_sha256(path))
+
+
+def write_vectors(path: Path, blocks: VectorBlocks, slots: Ids) -> None:
+    """Write the vectors in ``slots``."""
+    with atomic_write(path) as file:
+        shape = (len(slots), blocks.dimension)
+        write_matrix(file, "vectors", shape, blocks.dtype.name, blocks.stream_stored(slots))
 
 
 @contextmanager
@@ -233,18 +179,20 @@ def read_center(folder: Path, manifest: Manifest, verify: bool) -> Vectors | Non
     return np.array(map_matrix(manifest.center.check(folder, verify), "center", "float32", (manifest.dimension,)))
 
 
-def _arrow(table: CaptionTable, first: int) -> Any:
+def arrow_table(table: CaptionTable, first: int, *, coded: bool = False) -> Any:
+    """Return the captions from ``first`` on; ``coded`` keeps each name of a source once, and a number a caption."""
     import pyarrow
 
-    def labels(codes: npt.NDArray[np.int32], names: list[str]) -> Any:
+    def labels(codes: npt.NDArray[np.int32], names: list[str], coded: bool = False) -> Any:
         used, local = np.unique(codes, return_inverse=True)
         words = pyarrow.array([names[code] for code in used], pyarrow.large_string())
-        return pyarrow.DictionaryArray.from_arrays(local.astype(np.int32), words).cast(pyarrow.large_string())
+        column = pyarrow.DictionaryArray.from_arrays(local.astype(np.int32), words)
+        return column if coded else column.cast(pyarrow.large_string())
 
     columns = {
         "id": pyarrow.array(table.ids[first:]),
         "text": pyarrow.array(table.texts[first:], pyarrow.large_string()),
-        "source": labels(table.sources.codes[first:], table.sources.names),
+        "source": labels(table.sources.codes[first:], table.sources.names, coded),
         "synthetic": pyarrow.array(table.synthetic[first:]),
         "image_id": labels(table.image_ids.codes[first:], table.image_ids.names),
     }

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from recap.datastore.base import Ids
 from recap.datastore.index import ApproximateArguments, VectorIndex
+from recap.datastore.ranking import dot_error
 from recap.types import Vectors
 
 faiss: Any = faiss_module
@@ -71,7 +72,7 @@ class ExactIndex(VectorIndex):
             self._faiss = faiss.IndexScalarQuantizer(dimension, float16, faiss.METRIC_INNER_PRODUCT)
         else:
             self._faiss = faiss.IndexFlatIP(dimension)
-        self.error = _dot_error(dimension, half)
+        self.error = dot_error(dimension, half=half)
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -95,7 +96,7 @@ class ExactIndex(VectorIndex):
         """Forget the vectors of ``ids``."""
         gone = np.zeros(len(self), dtype=bool)
         gone[np.searchsorted(self._ids, ids)] = True
-        self._faiss.remove_ids(_selector(gone))
+        self._faiss.remove_ids(selector(gone))
         self._ids = self._ids[~gone]
 
     def search(self, queries: Vectors, k: int, allowed: Ids | None = None) -> tuple[Ids, Vectors]:
@@ -133,7 +134,7 @@ class ExactIndex(VectorIndex):
         """Search float16 with FAISS's own loop, which for few queries is faster than decoding."""
         chosen = np.zeros(len(self), dtype=bool)
         chosen[part] = True if mask is None else mask[part]
-        parameters = faiss.SearchParameters(sel=_selector(chosen))
+        parameters = faiss.SearchParameters(sel=selector(chosen))
         similarities, positions = self._faiss.search(queries, k, params=parameters)
         return positions, similarities
 
@@ -221,30 +222,41 @@ class ApproximateIndex(VectorIndex):
         """Return the nearest that the probed lists hold, always as many as were asked for and exist."""
         if self._small is not None:
             return self._small.search(queries, k, allowed)
-        count = min(k, len(self) if allowed is None else len(allowed))
-        if count == 0 or len(queries) == 0:
-            return _padded(np.empty((len(queries), 0), np.int64), np.empty((len(queries), 0), np.float32), k)
-        # a filter thins the lists out: more of them are read to see as many allowed captions as without it
-        share = 1 if allowed is None else len(allowed) / len(self)
-        ids, similarities = self._probe(queries, count, int(self._arguments.probes / share), allowed)
-        short = np.flatnonzero(ids[:, -1] < 0)
-        if len(short):
-            ids[short], similarities[short] = self._probe(queries[short], count, self._lists.nlist, allowed)
-        return _padded(ids, similarities, k)
-
-    def _probe(self, queries: Vectors, k: int, probes: int, allowed: Ids | None) -> tuple[Ids, Vectors]:
-        selector = None if allowed is None else self._chosen(allowed)
-        parameters = faiss.SearchParametersIVF(sel=selector, nprobe=min(probes, self._lists.nlist))
-        similarities, ids = self._lists.search(queries, k, params=parameters)
-        return ids, similarities
+        count = len(self) if allowed is None else len(allowed)
+        chosen = None if allowed is None else self._chosen(allowed)
+        return search_lists(self._lists, queries, k, probes=self._arguments.probes, available=count, selector=chosen)
 
     def _chosen(self, ids: Ids) -> Any:
         mask = np.zeros(self._next_id, dtype=bool)
         mask[ids] = True
-        return _selector(mask)
+        return selector(mask)
 
     def _list_count(self, rows: int) -> int:
         return self._arguments.lists or int(rows**0.5)
+
+
+def search_lists(
+    lists: Any, queries: Vectors, k: int, *, probes: int, available: int, selector: Any = None
+) -> tuple[Ids, Vectors]:
+    """Return the nearest that ``probes`` inverted lists hold among the ``available`` captions ``selector`` lets pass.
+
+    As many are returned as were asked for and exist.
+    """
+    count = min(k, available)
+    if count == 0 or len(queries) == 0:
+        return _padded(np.empty((len(queries), 0), np.int64), np.empty((len(queries), 0), np.float32), k)
+
+    def probe(asked: Vectors, number: int) -> tuple[Ids, Vectors]:
+        parameters = faiss.SearchParametersIVF(sel=selector, nprobe=min(number, lists.nlist))
+        similarities, ids = lists.search(asked, count, params=parameters)
+        return ids, similarities
+
+    # a filter thins the lists out: more of them are read to see as many allowed captions as without it
+    ids, similarities = probe(queries, int(probes * lists.ntotal / available))
+    short = np.flatnonzero(ids[:, -1] < 0)
+    if len(short):
+        ids[short], similarities[short] = probe(queries[short], lists.nlist)
+    return _padded(ids, similarities, k)
 
 
 def _in_parts(rows: int, search: Callable[[slice], tuple[Ids, Vectors]]) -> tuple[Ids, Vectors]:
@@ -267,14 +279,9 @@ def _in_parts(rows: int, search: Callable[[slice], tuple[Ids, Vectors]]) -> tupl
     return best.I, best.D
 
 
-def _selector(mask: Mask) -> Any:
+def selector(mask: Mask) -> Any:
+    """Return what lets the ids pass where ``mask`` is true."""
     return faiss.IDSelectorBitmap(np.packbits(mask, bitorder="little"))
-
-
-def _dot_error(dimension: int, half: bool) -> float:
-    """Bound the error of a dot product of unit vectors summed in float32, in any order, of rounded rows."""
-    summing = dimension * 2.0**-24 + 2.0**-22
-    return summing + (2.0**-11 + dimension**0.5 * 2.0**-25 if half else 0.0)
 
 
 def _float32(rows: npt.NDArray[Any]) -> Vectors:

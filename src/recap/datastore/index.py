@@ -10,6 +10,10 @@ from recap.datastore.base import Ids
 from recap.errors import InputError
 from recap.types import Vectors
 
+RECALL_K = 13
+RECALL_QUERIES = 100
+"""An index on disk is measured by how many of the true 13 nearest it finds for so many captions of the store."""
+
 
 class VectorIndex(ABC):
     """Unit vectors under growing ids, searched by dot product.
@@ -130,7 +134,36 @@ class ApproximateArguments(IndexArguments):
         return ApproximateIndex(dimension, self)
 
 
-KINDS: dict[str, type[IndexArguments]] = {a.kind: a for a in (FlatArguments, HalfArguments, ApproximateArguments)}
+@dataclass(frozen=True, slots=True)
+class DiskArguments(IndexArguments):
+    """Inverted lists of 8-bit codes that stay on disk, for stores larger than memory; see ``DiskStore``."""
+
+    kind: ClassVar[str] = "disk"
+
+    probes: int = 64
+    lists: int = 0
+    """0: the square root of the number of vectors."""
+    minimum_rows: int = 100_000
+    """Below this the search is exact, in memory."""
+    sample_per_list: int = 64
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.probes < 1 or self.lists < 0 or self.minimum_rows < 1 or self.sample_per_list < 1:
+            raise InputError("probes, minimum_rows and sample_per_list must be at least 1, and lists at least 0")
+
+    def build(self, dimension: int) -> VectorIndex:
+        """Raise: such an index is built in the folder of its store."""
+        raise InputError("a store in memory cannot be searched on disk: make a DiskStore")
+
+    def list_count(self, rows: int) -> int:
+        """Return the number of lists for that many vectors."""
+        return self.lists or int(rows**0.5)
+
+
+KINDS: dict[str, type[IndexArguments]] = {
+    a.kind: a for a in (FlatArguments, HalfArguments, ApproximateArguments, DiskArguments)
+}
 
 
 def index_arguments(kind: str | IndexArguments, values: dict[str, Any] | None = None) -> IndexArguments:

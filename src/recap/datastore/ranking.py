@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from recap.datastore.base import Ids, SearchResult
-from recap.datastore.index import VectorIndex
 from recap.types import Vectors
 
 GATHER_NUMBERS = 8_000_000
@@ -16,38 +15,40 @@ GATHER_NUMBERS = 8_000_000
 
 
 def rank(
-    index: VectorIndex,
+    propose: Callable[[Vectors, int], tuple[Ids, Vectors]],
     queries: Vectors,
     k: int,
     *,
+    error: float,
     available: int,
     spare: int,
-    allowed: Ids | None,
     rescore: Callable[[npt.NDArray[np.intp], Ids], Vectors],
 ) -> SearchResult:
     """Return the ``k`` best of ``available`` captions for each query.
 
-    The index is asked for more than ``k``, by ``spare`` (how many of a query's nearest may drop out) and a few. Each
-    proposal is scored again by ``rescore(query numbers, ids)``, minus infinity meaning out, and put in order.
-    When a caption that was not proposed could still belong among the best, because the index rounds or because many
-    are equally near, that query is asked again for twice as many.
+    ``propose(queries, count)``, an index, is asked for more than ``k``: by ``spare`` (how many of a query's nearest may
+    drop out) and a few. Each proposal is scored again by ``rescore(query numbers, ids)``, minus infinity meaning out,
+    and put in order. When a caption that was not proposed could still belong among the best, because the index is off
+    by up to ``error`` or because many are equally near, that query is asked again for twice as many. An index that
+    cannot say how far it is off (infinity) is asked again only when too many dropped out.
     """
     ids = np.full((len(queries), k), -1, dtype=np.int64)
     similarities = np.full((len(queries), k), -np.inf, dtype=np.float32)
     pending = np.arange(len(queries))
     fetch = min(k + spare + 8 + k // 2, available)
     while len(pending) and fetch:
-        proposed, rough = index.search(queries[pending], fetch, allowed)
+        proposed, rough = propose(queries[pending], fetch)
         exact = rescore(pending, proposed)
         order = np.lexsort((proposed, -exact), axis=1)[:, :k]
         best = np.take_along_axis(exact, order, axis=1)
         found = np.take_along_axis(proposed, order, axis=1)
         similarities[pending, : best.shape[1]] = best
         ids[pending, : best.shape[1]] = np.where(np.isneginf(best), -1, found)
-        if fetch == available or not np.isfinite(index.error):
+        if fetch == available:
             break
-        settled = best[:, -1] > rough[:, -1] + index.error
-        pending = pending[~settled]
+        settled = best[:, -1] > rough[:, -1] + error if np.isfinite(error) else ~np.isneginf(best[:, -1])
+        exhausted = proposed[:, -1] < 0
+        pending = pending[~settled & ~exhausted]
         fetch = min(2 * fetch, available)
     return SearchResult(ids, similarities)
 
@@ -67,3 +68,9 @@ def dot_products(queries: Vectors, ids: Ids, vectors: Callable[[Ids], Vectors]) 
         asked = queries[start : start + step].astype(np.float64)[row]
         similarities[start + row, column] = np.einsum("nd,nd->n", asked, rows)
     return similarities
+
+
+def dot_error(dimension: int, *, half: bool = False) -> float:
+    """Bound the error of a dot product of unit vectors summed in float32, in any order, of rows rounded to float16."""
+    summing = dimension * 2.0**-24 + 2.0**-22
+    return summing + (2.0**-11 + dimension**0.5 * 2.0**-25 if half else 0.0)

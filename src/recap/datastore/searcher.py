@@ -12,7 +12,6 @@ from recap.datastore.blocks import VectorBlocks
 from recap.datastore.index import IndexArguments, VectorIndex
 from recap.datastore.ranking import dot_products, rank
 from recap.datastore.table import CaptionTable, Codes, Mask
-from recap.errors import InputError
 from recap.types import Vectors
 
 FEW_EXCLUDED = 512
@@ -54,7 +53,7 @@ class Searcher:
         """Return the ``k`` nearest among the captions in ``mask``, without those of the excluded images."""
         if exclude is None:
             return self._ranked(queries, k, mask)
-        images = self._image_codes(exclude, len(queries))
+        images = self._image_codes(exclude)
         counts = self._table.image_ids.counts()
         sizes = np.array([counts[codes].sum() for codes in images], dtype=np.int64)
         few, many = np.flatnonzero(sizes <= FEW_EXCLUDED), np.flatnonzero(sizes > FEW_EXCLUDED)
@@ -69,9 +68,7 @@ class Searcher:
             ids[query], similarities[query] = found.ids[0], found.similarities[0]
         return SearchResult(ids, similarities)
 
-    def _image_codes(self, exclude: Excluded, queries: int) -> list[Codes]:
-        if isinstance(exclude, str) or len(exclude) != queries:
-            raise InputError(f"exclude_image_ids needs one entry for each of the {queries} queries")
+    def _image_codes(self, exclude: Excluded) -> list[Codes]:
         known = self._table.image_ids
         return [np.unique(known.find(name for name in names(entry or ()) if name)) for entry in exclude]
 
@@ -85,7 +82,16 @@ class Searcher:
 
         allowed = None if mask is None else self._table.ids[mask]
         available = len(self._table) if allowed is None else len(allowed)
-        return rank(self._built(), queries, k, available=available, spare=spare, allowed=allowed, rescore=rescore)
+        index = self._built()
+        return rank(
+            lambda asked, count: index.search(asked, count, allowed),
+            queries,
+            k,
+            error=index.error,
+            available=available,
+            spare=spare,
+            rescore=rescore,
+        )
 
     def _sifted(self, ids: Ids, excluded: list[Codes]) -> Ids:
         """Return ``ids`` with -1 for the captions of the images each row leaves out."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -13,14 +13,16 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from recap.datastore import disk, duplicates
-from recap.datastore.base import CaptionRow, Excluded, Ids, Names, SearchResult, require_same_encoder, unit_rows
+from recap.datastore import disk
+from recap.datastore.base import CaptionRow, Excluded, Filters, Ids, Names, SearchResult
 from recap.datastore.blocks import VectorBlocks
 from recap.datastore.index import IndexArguments, index_arguments
+from recap.datastore.manifest import DISK, MANIFEST, Manifest, read_manifest
+from recap.datastore.mutable import MutableStore
 from recap.datastore.searcher import Searcher
 from recap.datastore.table import CaptionTable, Mask
 from recap.errors import InputError, PackError
-from recap.types import Evidence, Vectors
+from recap.types import Vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +30,15 @@ class _Home:
     """Where the store lies on disk, and the captions it has there."""
 
     folder: Path
-    manifest: disk.Manifest
+    manifest: Manifest
     ids: Ids
 
 
-class Datastore:
-    """Captions of one text encoder, each with its vector, source, image, and whether a machine wrote it.
+class Datastore(MutableStore):
+    """Captions in memory, on disk as a folder; their vectors stay in the files they were loaded from, mapped.
 
-    ``add`` takes the encoder's unit rows as they are. The index holds them moved by ``center`` (the mean text vector
-    of the alignment) and at unit length again, so that a dot product with an aligned image is the aligned cosine.
-    ``dtype="float16"`` halves the files and the memory of new captions. Several threads may search at once; while one
-    of them adds or removes, no other may use the store.
+    The index is built in memory when it is first needed. ``dtype="float16"`` halves the files and the memory of new
+    captions.
     """
 
     def __init__(
@@ -76,6 +76,11 @@ class Datastore:
         return self._table.ids.copy()
 
     @property
+    def next_id(self) -> int:
+        """The id that the next caption will have."""
+        return self._table.next_id
+
+    @property
     def center(self) -> Vectors | None:
         """The vector that is subtracted before searching."""
         return self._searcher.center
@@ -95,7 +100,7 @@ class Datastore:
         Both share the captions: what one adds or removes the other finds. Save them through one of the two.
         """
         wanted = self._checked(center)
-        if wanted is self.center or (wanted is not None and self.center is not None and (wanted == self.center).all()):
+        if self._is_centred_by(wanted):
             return self
         twin = copy(self)
         twin.set_center(wanted)
@@ -105,45 +110,11 @@ class Datastore:
         """Search with another kind of index; it is built when it is needed."""
         self._searcher = Searcher(self._table, self._blocks, self.center, index_arguments(index))
 
-    def add(
-        self,
-        texts: Sequence[str],
-        vectors: npt.ArrayLike,
-        *,
-        source: str | Sequence[str] = "",
-        synthetic: bool | Sequence[bool] = False,
-        image_ids: Sequence[str] | None = None,
-    ) -> Ids:
-        """Append captions with the text encoder's rows, and return their ids.
-
-        ``source`` and ``synthetic`` are one value for all or one for each.
-        """
-        count = len(texts)
-        rows = unit_rows(vectors, self.dimension, "caption vectors")
-        sources = [source] * count if isinstance(source, str) else list(source)
-        flags = [synthetic] * count if isinstance(synthetic, bool) else list(synthetic)
-        images = [""] * count if image_ids is None else list(image_ids)
-        for name, values in (("vectors", rows), ("sources", sources), ("flags", flags), ("image ids", images)):
-            if len(values) != count:
-                raise InputError(f"{count} captions were given with {len(values)} {name}")
-        blank = [row for row, text in enumerate(texts) if not text.strip()]
-        if blank:
-            raise InputError(f"captions must not be blank: rows {', '.join(map(str, blank[:5]))}")
-        return self._append(texts, rows, sources, flags, images)
-
     def remove(self, ids: npt.ArrayLike) -> int:
         """Remove captions by id, and return how many; an unknown id raises ``InputError``."""
         gone = np.zeros(len(self), dtype=bool)
         gone[self._table.positions(ids)] = True
         return self._drop(gone)
-
-    def remove_where(
-        self, *, source: Names | None = None, synthetic: bool | None = None, image_ids: Names | None = None
-    ) -> int:
-        """Remove the captions that fit all that is given, and return how many."""
-        if source is None and synthetic is None and image_ids is None:
-            raise InputError("remove_where needs at least one of source, synthetic and image_ids")
-        return self.remove(self.find(source=source, synthetic=synthetic, image_ids=image_ids))
 
     def find(
         self,
@@ -161,82 +132,9 @@ class Datastore:
             places = places[[matching.search(texts[place]) is not None for place in places.tolist()]]
         return self._table.ids[places]
 
-    def merge(self, other: Datastore) -> Ids:
-        """Append all captions of ``other``, and return the ids they have here."""
-        require_same_encoder(self, other)
-        rows = list(other)
-        ids = [np.empty(0, dtype=np.int64)]
-        for piece, vectors in other._blocks.stream(other._table.slots):
-            part = rows[piece]
-            ids.append(
-                self._append(
-                    [row.text for row in part],
-                    vectors,
-                    [row.source for row in part],
-                    [row.synthetic for row in part],
-                    [row.image_id for row in part],
-                )
-            )
-        return np.concatenate(ids)
-
-    def deduplicate(self, cosine: float | None = None) -> int:
-        """Keep the first of captions that differ only in case, spaces or the full stop; return how many went.
-
-        With ``cosine`` also the first of those whose vectors, as the encoder made them, are at least so similar. In
-        stores of more than 50,000 captions a caption is compared with its nearest neighbours only.
-        """
-        if cosine is not None:
-            duplicates.check_threshold(cosine)
-        gone = self._drop(duplicates.same_words(self._table.texts))
-        if cosine is None:
-            return gone
-        pieces = self._blocks.stream(self._table.slots)
-        if len(self) <= duplicates.EXACT_ROWS:
-            return gone + self._drop(duplicates.alike(pieces, cosine))
-        raw = Searcher(self._table, self._blocks, None, index_arguments("approximate"))
-        near = duplicates.alike_among_neighbours(
-            self.ids, pieces, lambda rows, k: raw.search(rows, k, None, None), cosine
-        )
-        return gone + self._drop(near)
-
-    def search(
-        self,
-        queries: npt.ArrayLike,
-        k: int,
-        *,
-        sources: Names | None = None,
-        exclude_sources: Names | None = None,
-        exclude_image_ids: Excluded | None = None,
-        synthetic: bool | None = None,
-    ) -> SearchResult:
-        """Return the ``k`` nearest captions of each query among those that pass the filters.
-
-        Queries are points of the centred caption space. ``exclude_image_ids`` names for each query the image (or
-        several) whose captions are left out; None and the empty name leave out nothing.
-        """
-        asked = unit_rows(queries, self.dimension, "queries")
-        if k < 1:
-            raise InputError(f"k must be at least 1, not {k}")
-        mask = self._table.mask(sources, exclude_sources, synthetic)
-        return self._searcher.search(asked, k, mask, exclude_image_ids)
-
-    def evidence(self, ids: npt.ArrayLike, similarities: npt.ArrayLike) -> tuple[Evidence, ...]:
-        """Return the captions of one row of a result; absent ones (-1) are skipped."""
-        pairs = list(zip(np.asarray(ids).tolist(), np.asarray(similarities).tolist(), strict=True))
-        rows = [(row, similarity) for row, similarity in pairs if row >= 0]
-        captions = self.rows([row for row, _ in rows])
-        return tuple(
-            Evidence(caption.text, similarity, caption.source, caption.synthetic, caption.image_id)
-            for caption, (_, similarity) in zip(captions, rows, strict=True)
-        )
-
     def rows(self, ids: npt.ArrayLike) -> list[CaptionRow]:
         """Return captions by id."""
         return [self._table.row(position) for position in self._table.positions(ids)]
-
-    def vectors(self, ids: npt.ArrayLike) -> Vectors:
-        """Return the centred unit vectors of captions, as they are searched."""
-        return self._searcher.vectors(ids)
 
     def raw_vectors(self, ids: npt.ArrayLike) -> Vectors:
         """Return the unit vectors of captions as the text encoder made them."""
@@ -277,10 +175,7 @@ class Datastore:
 
     @contextmanager
     def replaced_at(self, folder: str | Path) -> Iterator[None]:
-        """Let the block put a copy of this store in the place of ``folder``, which becomes its home if it was.
-
-        Meanwhile no other process writes there; that one did so before, unknown to this store, raises ``PackError``.
-        """
+        """Let the block put a copy of this store in the place of ``folder``, which becomes its home if it was."""
         folder = Path(folder).resolve()
         if self._home is None or self._home.folder != folder:
             yield
@@ -288,7 +183,17 @@ class Datastore:
         with disk.writing(folder) as writer:
             self._check_unchanged(writer, self._home)
             yield
-        self._home = _Home(folder, disk.read_manifest(folder), self._table.ids)
+        self._home = _Home(folder, read_manifest(folder), self._table.ids)
+
+    def commit(self) -> None:
+        """Save to the folder the store came from or went to last."""
+        if self._home is None:
+            raise InputError("this store has no folder yet: use save")
+        self.save(self._home.folder)
+
+    def facts(self) -> dict[str, str | int | float]:
+        """Return how the captions are searched, and what one number of a vector is kept as."""
+        return {"search": self.index.kind, "vectors": self.dtype}
 
     def compact(self) -> None:
         """Get rid of the vectors of removed captions, in memory and in the folder the store came from or went to."""
@@ -307,18 +212,18 @@ class Datastore:
         """Read a store; its vectors stay on disk, mapped. ``verify`` compares every file's sha256."""
         folder = Path(folder).resolve()
         while True:
-            manifest = disk.read_manifest(folder)
+            manifest = read_manifest(folder)
             try:
                 return cls._read(folder, manifest, index, verify)
             except PackError:
                 # another process may have replaced the files between the manifest and them
-                if disk.read_manifest(folder).generation == manifest.generation:
+                if read_manifest(folder).generation == manifest.generation:
                     raise
 
     @classmethod
-    def _read(
-        cls, folder: Path, manifest: disk.Manifest, index: str | IndexArguments | None, verify: bool
-    ) -> Datastore:
+    def _read(cls, folder: Path, manifest: Manifest, index: str | IndexArguments | None, verify: bool) -> Datastore:
+        if manifest.index.get("kind") == DISK:
+            raise PackError(f"{folder} holds a datastore that is searched on disk: open it with open_store")
         try:
             values = dict(manifest.index)
             arguments = index_arguments(values.pop("kind"), values) if index is None else index_arguments(index)
@@ -331,7 +236,7 @@ class Datastore:
                 dtype=manifest.dtype,  # type: ignore[arg-type]
             )
         except (InputError, KeyError) as error:
-            raise PackError(f"{folder / disk.MANIFEST} is damaged: {error}") from error
+            raise PackError(f"{folder / MANIFEST} is damaged: {error}") from error
         for segment in manifest.segments:
             captions = disk.read_captions(folder, segment, verify)
             slots = store._blocks.append(disk.read_vectors(folder, segment, manifest, verify))
@@ -342,27 +247,29 @@ class Datastore:
         store._home = _Home(folder, manifest, store._table.ids)
         return store
 
-    def _checked(self, center: npt.ArrayLike | None) -> Vectors | None:
-        if center is None:
-            return None
-        center = np.array(center, dtype=np.float32)
-        if center.shape != (self.dimension,) or not np.isfinite(center).all():
-            raise InputError(f"the centre must be {self.dimension} finite numbers, not of shape {center.shape}")
-        return center
-
-    def _append(
+    def _insert(
         self,
+        ids: Ids,
         texts: Sequence[str],
         rows: Vectors,
-        source: Iterable[str],
+        sources: Sequence[str],
         synthetic: Sequence[bool],
-        image_ids: Iterable[str],
-    ) -> Ids:
-        ids = np.arange(self._table.next_id, self._table.next_id + len(texts), dtype=np.int64)
+        image_ids: Sequence[str],
+    ) -> None:
         slots = self._blocks.append(rows)
-        self._table.extend(ids, slots, texts, source, synthetic, image_ids)
+        self._table.extend(ids, slots, texts, sources, synthetic, image_ids)
         self._searcher.added(ids, slots)
-        return ids
+
+    def _skip_to(self, next_id: int) -> None:
+        self._table.next_id = next_id
+
+    def _search(self, queries: Vectors, k: int, filters: Filters, exclude: Excluded | None) -> SearchResult:
+        mask = self._table.mask(filters.sources, filters.exclude_sources, filters.synthetic)
+        return self._searcher.search(queries, k, mask, exclude)
+
+    def _raw_search(self) -> Callable[[Vectors, int], SearchResult]:
+        raw = Searcher(self._table, self._blocks, None, index_arguments("approximate"))
+        return lambda rows, k: raw.search(rows, k, None, None)
 
     def _drop(self, gone: Mask) -> int:
         ids = self._table.ids[gone]
@@ -371,13 +278,13 @@ class Datastore:
             self._searcher.removed(ids)
         return len(ids)
 
-    def _write(self, folder: Path, *, whole: bool) -> disk.Manifest:
+    def _write(self, folder: Path, *, whole: bool) -> Manifest:
         """Write all of the store, or what ``folder`` lacks where it is the store's home, and return the manifest."""
         home = self._home if self._home is not None and self._home.folder == folder else None
         with disk.writing(folder) as writer:
             if home is not None:
                 self._check_unchanged(writer, home)
-            manifest = disk.Manifest(
+            manifest = Manifest(
                 encoder=self.encoder,
                 fingerprint=self.fingerprint,
                 dimension=self.dimension,

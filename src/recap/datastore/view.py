@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from recap.datastore.base import Ids, SearchResult, require_same_encoder
+from recap.datastore.base import CaptionRow, Ids, SearchResult, require_same_encoder
+from recap.datastore.diskstore import DiskStore
+from recap.datastore.mutable import MutableStore
 from recap.datastore.store import Datastore
 from recap.errors import InputError
 from recap.types import Evidence, Vectors
@@ -25,10 +28,12 @@ class DatastoreView:
     stores. The stores stay what they are; what changes in them shows in the view.
     """
 
-    def __init__(self, stores: Sequence[Datastore]) -> None:
+    def __init__(self, stores: Sequence[MutableStore], *, url: str = "") -> None:
         if not stores:
             raise InputError("a view needs at least one store")
         self.stores = tuple(stores)
+        self.url = url
+        """Where the stores are when they have one address together."""
         first = self.stores[0]
         self.dimension, self.encoder, self.fingerprint = first.dimension, first.encoder, first.fingerprint
         for store in self.stores[1:]:
@@ -36,6 +41,32 @@ class DatastoreView:
 
     def __len__(self) -> int:
         return sum(map(len, self.stores))
+
+    def __iter__(self) -> Iterator[CaptionRow]:
+        for number, store in enumerate(self.stores):
+            for row in store:
+                yield replace(row, id=row.id + (number << ID_BITS))
+
+    @property
+    def ids(self) -> Ids:
+        """The ids of all captions, store by store."""
+        return self.find()
+
+    def find(self, **filters: Any) -> Ids:
+        """Return the ids of the captions that fit; the filters are those of ``MutableStore.find``."""
+        return np.concatenate([_global(number, store.find(**filters)) for number, store in enumerate(self.stores)])
+
+    def rows(self, ids: npt.ArrayLike) -> list[CaptionRow]:
+        """Return captions by id."""
+        wanted = np.asarray(ids, dtype=np.int64)
+        found: dict[int, CaptionRow] = {}
+        for store, places, local in self._by_store(wanted):
+            found.update(zip(places.tolist(), store.rows(local), strict=True))
+        return [replace(found[place], id=int(id)) for place, id in enumerate(wanted)]
+
+    def facts(self) -> dict[str, str | int | float]:
+        """Return what there is to know about the first of the stores, and how many there are."""
+        return {**self.stores[0].facts(), "stores": len(self.stores)}
 
     def set_center(self, center: npt.ArrayLike | None) -> None:
         """Centre all stores by the same mean text vector."""
@@ -49,20 +80,20 @@ class DatastoreView:
     def copy_to(self, folder: str | Path) -> None:
         """Write the captions of all stores to ``folder`` as one store."""
         first = self.stores[0]
-        joined = Datastore(
-            self.dimension,
-            encoder=self.encoder,
-            fingerprint=self.fingerprint,
-            center=first.center,
-            index=first.index,
-            dtype=first.dtype,
-        )
+        about: dict[str, Any] = {"encoder": self.encoder, "fingerprint": self.fingerprint, "center": first.center}
+        if isinstance(first, Datastore):
+            joined = Datastore(self.dimension, index=first.index, dtype=first.dtype, **about)
+            for store in self.stores:
+                joined.merge(store)
+            joined.copy_to(folder)
+            return
+        on_disk = DiskStore.create(folder, self.dimension, **about)
         for store in self.stores:
-            joined.merge(store)
-        joined.copy_to(folder)
+            on_disk.merge(store)
+        on_disk.commit()
 
     def search(self, queries: npt.ArrayLike, k: int, **filters: Any) -> SearchResult:
-        """Return the ``k`` nearest captions of all stores; the filters are those of ``Datastore.search``."""
+        """Return the ``k`` nearest captions of all stores; the filters are those of ``MutableStore.search``."""
         first = self.stores[0]
         for store in self.stores[1:]:
             if not np.array_equal(_or_empty(first.center), _or_empty(store.center)):
@@ -73,7 +104,7 @@ class DatastoreView:
         order = np.lexsort((ids, -similarities), axis=1)[:, :k]
         return SearchResult(np.take_along_axis(ids, order, axis=1), np.take_along_axis(similarities, order, axis=1))
 
-    def locate(self, id: int) -> tuple[Datastore, int]:
+    def locate(self, id: int) -> tuple[MutableStore, int]:
         """Return the store of a caption and its id there."""
         number, local = divmod(int(id), 1 << ID_BITS)
         if not 0 <= number < len(self.stores):
@@ -82,12 +113,11 @@ class DatastoreView:
 
     def evidence(self, ids: npt.ArrayLike, similarities: npt.ArrayLike) -> tuple[Evidence, ...]:
         """Return the captions of one row of a result; absent ones (-1) are skipped."""
-        evidence: list[Evidence] = []
-        for id, similarity in zip(np.asarray(ids).tolist(), np.asarray(similarities).tolist(), strict=True):
-            if id >= 0:
-                store, local = self.locate(id)
-                evidence += store.evidence([local], [similarity])
-        return tuple(evidence)
+        wanted, known = np.asarray(ids, dtype=np.int64), np.asarray(similarities)
+        found: dict[int, Evidence] = {}
+        for store, places, local in self._by_store(wanted):
+            found.update(zip(places.tolist(), store.evidence(local, known[places]), strict=True))
+        return tuple(found[place] for place in sorted(found))
 
     def vectors(self, ids: npt.ArrayLike) -> Vectors:
         """Return the centred unit vectors of captions."""
@@ -106,9 +136,18 @@ class DatastoreView:
         return total
 
     def _gathered(self, ids: npt.ArrayLike, method: str) -> Vectors:
-        located = [self.locate(id) for id in np.asarray(ids, dtype=np.int64)]
-        rows = [np.asarray(getattr(store, method)([local])) for store, local in located]
-        return np.concatenate([np.empty((0, self.dimension), dtype=np.float32), *rows])
+        wanted = np.asarray(ids, dtype=np.int64)
+        rows = np.empty((len(wanted), self.dimension), dtype=np.float32)
+        for store, places, local in self._by_store(wanted):
+            rows[places] = getattr(store, method)(local)
+        return rows
+
+    def _by_store(self, ids: Ids) -> Iterator[tuple[MutableStore, npt.NDArray[np.intp], Ids]]:
+        """Yield each store that has some of ``ids``, where these stand, and their ids there; -1 is nowhere."""
+        numbers = ids >> ID_BITS
+        for number in np.unique(numbers[ids >= 0]):
+            places = np.flatnonzero(numbers == number)
+            yield self.locate(int(ids[places[0]]))[0], places, ids[places] & ((1 << ID_BITS) - 1)
 
 
 def _global(number: int, ids: Ids) -> Ids:

@@ -6,34 +6,41 @@ killed leaves the captions as they were before or as they should be after. The c
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from recap import pack
+from recap.alignment import LinearAlignment
 from recap.datasets import Sentence
-from recap.datastore import Datastore
+from recap.datastore import Datastore, DatastoreView, DiskStore, MutableStore, disk
+from recap.datastore.location import MILVUS
+from recap.datastore.manifest import DISK
 from recap.encoders import TextEncoder
 from recap.errors import EncoderMismatchError, PackError
+from recap.files import atomic_folder, write_json
 
 
 @contextmanager
-def changing(folder: Path, *, compact: bool = False) -> Iterator[Datastore]:
+def changing(folder: Path, *, compact: bool = False) -> Iterator[MutableStore]:
     """Yield the datastore of the pack in a folder, and commit what the block does to it.
 
     ``compact`` writes the whole of it anew, so that nothing of a removed caption stays on the disk.
     """
-    store = Datastore.load(folder / pack.DATASTORE)
-    before = store.ids
+    store = pack.read_own_datastore(folder)
+    before = (store.next_id, len(store))
     yield store
     if not len(store):
         raise PackError(f"{folder}: no caption would be left, and a pack needs some; delete the folder instead")
     if compact:
         store.compact()
-    elif len(before) != len(store) or (before != store.ids).any():
-        store.save(folder / pack.DATASTORE)
+    elif before != (store.next_id, len(store)):
+        store.commit()
     pack.refresh_card(folder, store)
 
 
@@ -73,16 +80,61 @@ def add(
 def remove(folder: Path, ids: npt.ArrayLike, *, compact: bool = False) -> int:
     """Remove captions by id from the pack in a folder, and return how many."""
     with changing(folder, compact=compact) as store:
-        return store.remove(ids)
+        gone = np.unique(np.asarray(ids, dtype=np.int64))
+        # in a database removals last at once, so this cannot wait until they are committed
+        if len(gone) and len(gone) == len(store):
+            raise PackError(f"{folder}: no caption would be left, and a pack needs some; delete the folder instead")
+        return store.remove(gone)
 
 
 def dedupe(folder: Path, *, cosine: float | None = None, compact: bool = False) -> int:
-    """Keep the first of captions that say the same, and return how many went; see ``Datastore.deduplicate``."""
+    """Keep the first of captions that say the same, and return how many went; see ``MutableStore.deduplicate``."""
     with changing(folder, compact=compact) as store:
         return store.deduplicate(cosine)
 
 
-def _there(store: Datastore, rows: Sequence[Sentence]) -> set[tuple[str, str, str]]:
+def move(folder: Path, where: str) -> None:
+    """Keep the captions of the pack in a folder elsewhere, or search them in another way.
+
+    ``where`` is a kind of index in memory (flat, half, approximate), ``disk``, or the address of a database such as
+    ``milvus:./captions.db``. They keep their ids. What was in the pack goes; what was in a database stays there.
+    """
+    old = pack.read_datastore(folder)
+    if isinstance(old, DatastoreView):
+        raise PackError(f"{folder}: its captions are in several collections; copy them with DatastoreView.copy_to")
+    config, inside = pack.read_config(folder), folder / pack.DATASTORE
+    about: dict[str, Any] = {
+        "encoder": old.encoder,
+        "fingerprint": old.fingerprint,
+        "center": LinearAlignment.load(folder / pack.ALIGNMENT).text_mean_,
+    }
+    if where.startswith(MILVUS):
+        from recap.datastore.milvus import MilvusStore
+
+        new = MilvusStore.create(where, old.dimension, **about)
+        new.take_over(old)
+        new.commit()
+        write_json(folder / pack.CONFIG, {**config, "datastore": new.url})
+        shutil.rmtree(inside, ignore_errors=True)
+        return
+    with disk.writing(inside), atomic_folder(inside) as target:
+        _write(old, where, target, about)
+    write_json(folder / pack.CONFIG, {name: value for name, value in config.items() if name != "datastore"})
+
+
+def _write(old: MutableStore, where: str, target: Path, about: dict[str, Any]) -> None:
+    dtype: Any = getattr(old, "dtype", "float32")
+    if where == DISK:
+        on_disk = DiskStore.create(target, old.dimension, dtype=dtype, **about)
+        on_disk.take_over(old)
+        on_disk.commit()
+    else:
+        in_memory = Datastore(old.dimension, index=where, dtype=dtype, **about)
+        in_memory.take_over(old)
+        in_memory.save(target)
+
+
+def _there(store: MutableStore, rows: Sequence[Sentence]) -> set[tuple[str, str, str]]:
     """Return which captions of the store could be meant by ``rows``, by text, source and image."""
     candidates = store.find(source={row.source for row in rows})
     wanted = {row.text for row in rows}

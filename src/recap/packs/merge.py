@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from recap.alignment import LinearAlignment
 from recap.captioner import ReCap
-from recap.datastore import Datastore
+from recap.datastore import Datastore, MutableStore
 from recap.datastore.base import require_same_encoder
 from recap.errors import InputError, RecapWarning
 from recap.packs.about import About
@@ -29,7 +29,7 @@ def merge(packs: Sequence[ReCap], *, method: str | None = None) -> ReCap:
     pictures: Pictures | None = Pictures(vectors=[])
     for number, captioner in enumerate(packs):
         store = captioner.datastore
-        if not isinstance(store, Datastore):
+        if not isinstance(store, MutableStore):
             raise InputError("only packs with a datastore of their own can be merged")
         require_same_encoder(datastore, store)
         if number:

@@ -11,7 +11,7 @@ import numpy as np
 
 from recap import pack
 from recap.alignment import LinearAlignment, PairStatistics
-from recap.datastore import Datastore
+from recap.datastore import DatastoreView, MutableStore
 from recap.errors import PackError
 from recap.files import file_sha256
 from recap.packs.pictures import Pictures
@@ -61,8 +61,9 @@ class _Parts:
         return statistics
 
     @property
-    def datastore(self) -> Datastore:
-        store: Datastore = self._get("store", lambda: Datastore.load(self.folder / pack.DATASTORE, verify=True))
+    def datastore(self) -> MutableStore | DatastoreView:
+        store: MutableStore | DatastoreView
+        store = self._get("store", lambda: pack.read_datastore(self.folder, verify=True))
         return store
 
     @property

@@ -1,0 +1,248 @@
+"""A collection of captions in Milvus: its address, its fields, and the calls that a store makes."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+import numpy as np
+
+from recap.datastore.base import Filters, Ids, Names, names
+from recap.errors import InputError, MissingExtraError, PackError
+from recap.types import Vectors
+
+SCHEME = "milvus:"
+TOKEN = "RECAP_MILVUS_TOKEN"
+"""The environment variable with the token, or user:password, of a server that asks for one."""
+
+DEFAULT_COLLECTION = "captions"
+MOST = 16_384
+"""Milvus returns no more rows than this at once."""
+
+LONGEST = 65_535
+"""Bytes of the longest text that fits."""
+
+MESSAGE_BYTES = 8 << 20
+"""About how much is inserted or fetched in one message; servers take up to 64 MB."""
+
+INDEXES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "FLAT": ({}, {}),
+    "AUTOINDEX": ({}, {}),
+    "HNSW": ({"M": 16, "efConstruction": 200}, {"ef": 256}),
+    "IVF_FLAT": ({"nlist": 1024}, {"nprobe": 64}),
+    "IVF_SQ8": ({"nlist": 1024}, {"nprobe": 64}),
+    "DISKANN": ({}, {"search_list": 256}),
+}
+"""Kinds of index that can be asked for, with what they are built and searched with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where collections are: ``milvus:./captions.db``, or ``milvus:http://host:19530?collection=a,b&index=HNSW``."""
+
+    server: str
+    collections: tuple[str, ...] = (DEFAULT_COLLECTION,)
+    index: str = ""
+
+    @classmethod
+    def parse(cls, url: str) -> Address:
+        """Return the parts of an address, or say what is wrong with it."""
+        server, _, query = url.removeprefix(SCHEME).partition("?")
+        given = {name: values[-1] for name, values in parse_qs(query).items()}
+        unknown = sorted(given.keys() - {"collection", "index"})
+        index = given.get("index", "").upper()
+        collections = tuple(name for name in given.get("collection", DEFAULT_COLLECTION).split(",") if name)
+        if not url.startswith(SCHEME) or unknown or not collections:
+            raise InputError(
+                f"{url}: not an address such as milvus:./captions.db or milvus:http://host:19530?collection=a"
+            )
+        if index and index not in INDEXES:
+            raise InputError(f"{url}: unknown index {index}; choose one of {', '.join(INDEXES)}")
+        if "://" not in server:
+            if not server.endswith(".db"):
+                raise InputError(f"{url}: a file of Milvus Lite has a name that ends in .db")
+            server = str(Path(server).expanduser().resolve())
+        return cls(server, collections, index)
+
+    @property
+    def embedded(self) -> bool:
+        """Whether it is a file of Milvus Lite and not a server."""
+        return "://" not in self.server
+
+    @property
+    def url(self) -> str:
+        """The whole address; a file by its full path."""
+        return f"{SCHEME}{self.server}?collection={','.join(self.collections)}"
+
+    def one(self, collection: str) -> Address:
+        """Return the address of one of the collections."""
+        return replace(self, collections=(collection,))
+
+
+class Collection:
+    """One collection: an id, a unit vector, and what is known about each caption."""
+
+    def __init__(self, address: Address) -> None:
+        pymilvus = _pymilvus()
+        if address.embedded:
+            Path(address.server).parent.mkdir(parents=True, exist_ok=True)
+        self.address = address
+        self.name = address.collections[0]
+        self._error = pymilvus.MilvusException
+        try:
+            self._client = pymilvus.MilvusClient(address.server, token=os.environ.get(TOKEN, ""))
+        except (pymilvus.MilvusException, ModuleNotFoundError) as error:
+            lite = f"; Milvus Lite may be missing: {MissingExtraError('it', 'milvus')}" if address.embedded else ""
+            raise PackError(f"{address.server}: cannot be reached: {error}{lite}") from error
+
+    def exists(self) -> bool:
+        """Return whether it has been created."""
+        return bool(self._call("has_collection"))
+
+    def create(self, dimension: int, properties: dict[str, str]) -> None:
+        """Create it, empty."""
+        pymilvus = _pymilvus()
+        kinds, index = pymilvus.DataType, properties["recap.index"]
+        schema = self._client.create_schema(auto_id=False, enable_dynamic_field=False)
+        schema.add_field("id", kinds.INT64, is_primary=True)
+        schema.add_field("vector", kinds.FLOAT_VECTOR, dim=dimension)
+        for name in ("text", "source", "image_id"):
+            schema.add_field(name, kinds.VARCHAR, max_length=LONGEST)
+        schema.add_field("synthetic", kinds.BOOL)
+        indexes = self._client.prepare_index_params()
+        indexes.add_index("vector", index_type=index, metric_type="IP", params=INDEXES[index][0])
+        self._call("create_collection", schema=schema, properties=properties, consistency_level="Strong")
+        # there is nothing to wait for: the collection is empty
+        self._call("create_index", index_params=indexes, sync=False)
+
+    def drop(self) -> None:
+        """Delete it with all captions."""
+        self._call("drop_collection")
+
+    def open(self) -> dict[str, str]:
+        """Make it ready for searching, and return its properties."""
+        described = self._call("describe_collection")
+        self._call("load_collection")
+        return {name: str(value) for name, value in dict(described.get("properties") or {}).items()}
+
+    def set_properties(self, **values: str) -> None:
+        """Change some of its properties."""
+        self._call("alter_collection_properties", properties={f"recap.{name}": text for name, text in values.items()})
+
+    def count(self, condition: str = "") -> int:
+        """Return how many captions fit."""
+        return int(self._call("query", filter=condition, output_fields=["count(*)"])[0]["count(*)"])
+
+    def insert(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Add captions."""
+        step = max(1, MESSAGE_BYTES // (4 * len(rows[0]["vector"]))) if rows else 1
+        for start in range(0, len(rows), step):
+            self._call("insert", data=rows[start : start + step])
+
+    def delete(self, ids: Ids) -> None:
+        """Remove captions."""
+        for start in range(0, len(ids), MOST):
+            self._call("delete", ids=ids[start : start + MOST].tolist())
+
+    def get(self, ids: Ids, fields: Sequence[str], step: int) -> dict[int, dict[str, Any]]:
+        """Return fields of captions by id; an id that is not there raises ``InputError``."""
+        found: dict[int, dict[str, Any]] = {}
+        wanted = np.unique(ids)
+        for start in range(0, len(wanted), step):
+            part = wanted[start : start + step].tolist()
+            for row in self._call("query", filter=f"id in {part}", output_fields=["id", *fields]):
+                found[int(row["id"])] = row
+        missing = [id for id in wanted.tolist() if id not in found]
+        if missing:
+            raise InputError(f"no caption has the id {missing[0]}")
+        return found
+
+    def between(self, first: int, end: int, condition: str, fields: Sequence[str]) -> list[dict[str, Any]]:
+        """Return those of the captions from one id to below another that fit, in order; at most ``MOST`` of them."""
+        wanted = f"id >= {first} and id < {end}" + (f" and {condition}" if condition else "")
+        rows = self._call("query", filter=wanted, output_fields=["id", *fields])
+        return sorted(rows, key=lambda row: int(row["id"]))
+
+    def search(self, queries: Vectors, count: int, condition: str, index: str, fields: Sequence[str]) -> list[Any]:
+        """Return for each query the hits, best first."""
+        params = dict(INDEXES[index][1])
+        if "ef" in params:
+            params["ef"] = max(params["ef"], 2 * count)
+        hits: list[Any] = self._call(
+            "search",
+            data=list(queries),
+            anns_field="vector",
+            limit=count,
+            filter=condition,
+            search_params={"metric_type": "IP", "params": params},
+            output_fields=list(fields),
+        )
+        return hits
+
+    def flush(self) -> None:
+        """Bring what was inserted to the disk."""
+        self._call("flush")
+
+    def compact(self) -> None:
+        """Ask for the room of removed captions."""
+        self._call("compact")
+
+    def _call(self, method: str, **arguments: Any) -> Any:
+        try:
+            return getattr(self._client, method)(collection_name=self.name, **arguments)
+        except self._error as error:
+            raise PackError(f"{self.address.url}: {method} failed: {error}") from error
+
+
+def condition(filters: Filters, image_ids: Names | None = None) -> str | None:
+    """Return filters as Milvus wants them; None when nothing can pass."""
+    parts = []
+    for field, wanted in (("source", filters.sources), ("image_id", None if image_ids is None else names(image_ids))):
+        if wanted is not None:
+            if not wanted:
+                return None
+            parts.append(f"{field} in {_listed(wanted)}")
+    if filters.exclude_sources:
+        parts.append(f"source not in {_listed(filters.exclude_sources)}")
+    if filters.synthetic is not None:
+        parts.append(f"synthetic == {'true' if filters.synthetic else 'false'}")
+    return " and ".join(parts)
+
+
+def encode_center(center: Vectors | None) -> str:
+    """Return a centre as a property."""
+    return "" if center is None else base64.b64encode(center.astype("<f4").tobytes()).decode()
+
+
+def decode_center(text: str) -> Vectors | None:
+    """Return the centre that a property holds."""
+    return np.frombuffer(base64.b64decode(text), dtype="<f4").astype(np.float32) if text else None
+
+
+def encode_names(given: Iterable[str]) -> str:
+    """Return names as a property."""
+    return json.dumps(sorted(given), ensure_ascii=False)
+
+
+def _listed(values: Iterable[str]) -> str:
+    return f"[{', '.join(map(_quoted, sorted(values)))}]"
+
+
+def _quoted(text: str) -> str:
+    for plain, escaped in (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t")):
+        text = text.replace(plain, escaped)
+    return f'"{text}"'
+
+
+def _pymilvus() -> Any:
+    try:
+        return import_module("pymilvus")
+    except ImportError as error:
+        raise MissingExtraError("a datastore in Milvus", "milvus") from error

@@ -1,0 +1,243 @@
+"""Nearest captions of a store on disk: inverted lists on disk for most of them, the newest ones in memory."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from recap.datastore.base import Excluded, Filters, Ids, SearchResult, centred, names
+from recap.datastore.faiss import ExactIndex, faiss, search_lists, selector
+from recap.datastore.index import RECALL_K, RECALL_QUERIES, DiskArguments
+from recap.datastore.lists import ListBuilder, open_lists, save_trained, train
+from recap.datastore.matrix import write_matrix
+from recap.datastore.parts import Parts
+from recap.datastore.ranking import dot_products, rank
+from recap.files import atomic_write
+from recap.types import Vectors
+
+SPARE = 8
+"""So many more are asked for when queries leave images out; too few, and the query is asked again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lists:
+    """Inverted lists on disk, and what they hold."""
+
+    index: Any
+    rows: int
+    next_id: int
+    """Captions of this id or above have come later."""
+    files: tuple[Path, Path, Path]
+    """What was learnt, sizes, content."""
+    recall: float = float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class _Allowed:
+    """The captions that pass some filters."""
+
+    in_lists: int
+    """How many of those in the lists."""
+    selector: Any
+    """Lets these pass; None: all of them pass."""
+    fresh: Ids | None
+    """Those outside of the lists; None: all of them."""
+
+
+class DiskSearcher:
+    """Searches the captions in ``parts``, centred by ``center``."""
+
+    def __init__(self, parts: Parts, center: Vectors | None, arguments: DiskArguments) -> None:
+        self.center = center
+        self.arguments = arguments
+        self.lists: Lists | None = None
+        self._parts = parts
+        self._fresh: ExactIndex | None = None
+        """Of the captions that are not in the lists."""
+        self._version = -1
+        """The parts' when ``_fresh`` was last equal to them; another searcher's captions may have come since."""
+        self._lock = threading.Lock()
+        self._allowed = lru_cache(maxsize=4)(self._find_allowed)
+
+    def added(self, ids: Ids, rows: Vectors) -> None:
+        """Take note that captions have just come."""
+        if self._fresh is not None and self._version == self._parts.version - 1:
+            self._fresh.add(ids, centred(rows, self.center))
+            self._version = self._parts.version
+
+    def removed(self, ids: Ids) -> None:
+        """Take note that captions have just gone."""
+        if self._fresh is not None and self._version == self._parts.version - 1:
+            self._fresh.remove(ids[ids >= self._first_fresh])
+            self._version = self._parts.version
+
+    def vectors(self, ids: npt.ArrayLike) -> Vectors:
+        """Return the centred unit vectors of captions."""
+        return centred(self._parts.vectors(ids), self.center)
+
+    @property
+    def outgrown(self) -> bool:
+        """Whether lists should be made, or made anew because too much has come since."""
+        if self.lists is None:
+            return len(self._parts) >= self.arguments.minimum_rows
+        fresh = len(self._parts.table) + sum(len(s) for s in self._parts.segments if s.ids[-1] >= self.lists.next_id)
+        return fresh > max(self.arguments.minimum_rows, self.lists.rows // 10)
+
+    def build(self, folder: Path) -> None:
+        """Make the lists, in files in ``folder``, and measure how many of the nearest they find."""
+        parts, rows = self._parts, len(self._parts)
+        lists = train(self._sample(rows), rows, self.arguments)
+        builder = ListBuilder(lists, folder)
+        for ids, vectors in parts.stream():
+            builder.add(ids, centred(vectors, self.center))
+        stem = f"{parts.table.next_id:012d}"
+        files = (folder / f"index-{stem}.faiss", folder / f"sizes-{stem}.safetensors", folder / f"lists-{stem}.bin")
+        sizes = builder.finish(files[2])
+        save_trained(lists, files[0])
+        _write_sizes(files[1], sizes)
+        opened = open_lists(files[0], files[2], sizes)
+        self.lists = Lists(opened, rows, parts.table.next_id, files)
+        self._fresh = None
+        self._allowed.cache_clear()
+        self.lists = Lists(opened, rows, parts.table.next_id, files, self._recall(rows))
+
+    def search(self, queries: Vectors, k: int, filters: Filters, exclude: Excluded | None) -> SearchResult:
+        """Return the ``k`` nearest among the captions that pass ``filters``, without those of the excluded images."""
+        with self._lock:
+            fresh = self._up_to_date()
+        allowed = self._allowed(filters, self._parts.version)
+        left_out = None if exclude is None else [frozenset(name for name in names(e or ()) if name) for e in exclude]
+
+        def propose(asked: Vectors, count: int) -> tuple[Ids, Vectors]:
+            return _best(count, *(self._in_lists(asked, count, allowed)), *fresh.search(asked, count, allowed.fresh))
+
+        def rescore(numbers: npt.NDArray[np.intp], ids: Ids) -> Vectors:
+            if left_out is not None:
+                ids = self._sifted(ids, [left_out[number] for number in numbers])
+            return dot_products(queries[numbers], ids, self.vectors)
+
+        return rank(
+            propose,
+            queries,
+            k,
+            error=fresh.error if self.lists is None else float("inf"),
+            available=allowed.in_lists + (len(fresh) if allowed.fresh is None else len(allowed.fresh)),
+            spare=SPARE if left_out is not None and any(left_out) else 0,
+            rescore=rescore,
+        )
+
+    @property
+    def _first_fresh(self) -> int:
+        return 0 if self.lists is None else self.lists.next_id
+
+    def _up_to_date(self) -> ExactIndex:
+        if self._fresh is None or self._version != self._parts.version:
+            self._fresh = ExactIndex(self._parts.dimension, half=True)
+            for ids, rows in self._parts.stream(self._first_fresh):
+                self._fresh.add(ids, centred(rows, self.center))
+            self._version = self._parts.version
+        return self._fresh
+
+    def _in_lists(self, queries: Vectors, k: int, allowed: _Allowed) -> tuple[Ids, Vectors]:
+        if self.lists is None:
+            return np.empty((len(queries), 0), np.int64), np.empty((len(queries), 0), np.float32)
+        return search_lists(
+            self.lists.index,
+            queries,
+            k,
+            probes=self.arguments.probes,
+            available=allowed.in_lists,
+            selector=allowed.selector,
+        )
+
+    def _find_allowed(self, filters: Filters, version: int) -> _Allowed:
+        """Return which captions pass; ``version`` is the parts', for which the answer is remembered."""
+        parts, first = self._parts, self._first_fresh
+        passing = np.zeros(first, dtype=bool)
+        fresh: list[Ids] = []
+        for segment in parts.segments:
+            alive, mask = parts.alive(segment), segment.mask(filters)
+            ids = segment.ids[alive if mask is None else alive & mask]
+            passing[ids[ids < first]] = True
+            fresh.append(ids[ids >= first])
+        mask = parts.table.mask(filters.sources, filters.exclude_sources, filters.synthetic)
+        ids = parts.table.ids if mask is None else parts.table.ids[mask]
+        passing[ids[ids < first]] = True
+        fresh.append(ids[ids >= first])
+        count = int(np.count_nonzero(passing))
+        whole = self.lists is None or count == self.lists.rows
+        return _Allowed(
+            in_lists=count,
+            selector=None if whole else selector(passing),
+            fresh=None if filters == Filters() else np.concatenate(fresh),
+        )
+
+    def _sifted(self, ids: Ids, excluded: list[frozenset[str]]) -> Ids:
+        """Return ``ids`` with -1 for the captions of the images each row leaves out."""
+        sifted = ids.copy()
+        for row, images in zip(sifted, excluded, strict=True):
+            if images:
+                there = np.flatnonzero(row >= 0)
+                owners = self._parts.image_ids(row[there])
+                row[there[[owner in images for owner in owners]]] = -1
+        return sifted
+
+    def _sample(self, rows: int) -> Vectors:
+        """Return centred vectors to learn from, gathered while all are read once."""
+        size = min(rows, self.arguments.list_count(rows) * self.arguments.sample_per_list)
+        chosen = np.zeros(rows, dtype=bool)
+        chosen[np.random.default_rng(self.arguments.seed).choice(rows, size, replace=False)] = True
+        sample = np.empty((size, self._parts.dimension), dtype=np.float32)
+        seen = taken = 0
+        for ids, vectors in self._parts.stream():
+            picked = vectors[chosen[seen : seen + len(ids)]]
+            sample[taken : taken + len(picked)] = centred(picked, self.center)
+            seen, taken = seen + len(ids), taken + len(picked)
+        return sample
+
+    def _recall(self, rows: int) -> float:
+        """Return the share of the true nearest that a search finds: some captions are the queries, and do not count."""
+        places = np.sort(np.random.default_rng(self.arguments.seed).choice(rows, min(rows, RECALL_QUERIES), False))
+        k = min(RECALL_K + 1, rows)
+        queries = self.vectors(self._parts.ids[places])
+        best = faiss.ResultHeap(len(queries), k, keep_max=True)
+        for ids, vectors in self._parts.stream():
+            moved = np.ascontiguousarray(centred(vectors, self.center))
+            similarities, found = faiss.knn(queries, moved, min(k, len(ids)), faiss.METRIC_INNER_PRODUCT)
+            best.add_result(similarities, ids[found])
+        best.finalize()
+        if k < 2:
+            return 1.0
+        # by similarity and not by id: of captions that are equally near, any will do
+        near = self.search(queries, k, Filters(), None).similarities[:, 1:]
+        return float((near >= best.D[:, -1:] - 1e-6).mean())
+
+
+def read_lists(files: tuple[Path, Path, Path], rows: int, next_id: int, recall: float) -> Lists:
+    """Return lists that were made before."""
+    trained, sizes, content = files
+    return Lists(open_lists(trained, content, _read_sizes(sizes)), rows, next_id, files, recall)
+
+
+def _write_sizes(path: Path, sizes: Ids) -> None:
+    with atomic_write(path) as file:
+        write_matrix(file, "sizes", sizes.shape, "int64", [sizes])
+
+
+def _read_sizes(path: Path) -> Ids:
+    from safetensors.numpy import load_file
+
+    return np.asarray(load_file(path)["sizes"])
+
+
+def _best(k: int, ids: Ids, similarities: Vectors, more: Ids, their: Vectors) -> tuple[Ids, Vectors]:
+    """Return the ``k`` best of two results."""
+    ids, similarities = np.concatenate([ids, more], axis=1), np.concatenate([similarities, their], axis=1)
+    order = np.lexsort((ids, -similarities), axis=1)[:, :k]
+    return np.take_along_axis(ids, order, axis=1), np.take_along_axis(similarities, order, axis=1)

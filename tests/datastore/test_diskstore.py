@@ -1,0 +1,299 @@
+from __future__ import annotations
+
+import gc
+import json
+import os
+import tempfile
+from pathlib import Path
+
+import faiss
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recap.datastore import Datastore, DiskArguments, DiskStore, disk, diskstore, lists, open_store
+from recap.datastore.manifest import MANIFEST, read_manifest
+from recap.errors import InputError, PackError
+
+SMALL = DiskArguments(minimum_rows=50, lists=5, probes=2)
+
+
+def make(folder, unit, count=200, index=SMALL, **options):
+    options = {"center": unit(1, seed=3)[0] * 0.2, "dtype": "float32"} | options
+    store = DiskStore.create(folder, 16, encoder="toy", fingerprint="toy-1", index=index, **options)
+    grow(store, unit, count)
+    return store
+
+
+def grow(store, unit, count, seed=0):
+    return store.add(
+        [f"caption {seed}/{i} ü\n" for i in range(count)],
+        unit(count, seed=seed),
+        source="odd" if seed % 2 else "even",
+        synthetic=[i % 2 == 0 for i in range(count)],
+        image_ids=[f"image {i // 5}" for i in range(count)],
+    )
+
+
+def state(store):
+    ids = store.ids
+    return list(store), store.raw_vectors(ids).tobytes(), store.vectors(ids).tobytes(), store.next_id, store.sources()
+
+
+def listed(folder):
+    return {file.name for file in read_manifest(folder).files} | {MANIFEST}
+
+
+def files(folder):
+    return {path.name for path in folder.iterdir() if path.name != disk.LOCK}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_what_is_committed_is_opened(tmp_path, dtype, unit):
+    store = make(tmp_path, unit, dtype=dtype)
+    store.commit()
+    store.remove([3, 39])
+    grow(store, unit, 7, 1)
+    store.commit()
+    opened = DiskStore(tmp_path, verify=True)
+    assert state(opened) == state(store)
+    assert (opened.dimension, opened.encoder, opened.fingerprint, opened.index) == (16, "toy", "toy-1", SMALL)
+    asked = unit(5, seed=9)
+    np.testing.assert_array_equal(opened.search(asked, 7).ids, store.search(asked, 7).ids)
+    assert opened.facts() == store.facts()
+    assert files(tmp_path) == listed(tmp_path)
+    assert isinstance(open_store(tmp_path), DiskStore)
+
+
+def test_what_is_not_committed_goes(tmp_path, unit, monkeypatch):
+    store = make(tmp_path, unit)
+    store.commit()
+    before = state(store)
+    monkeypatch.setattr(diskstore, "SPILL_BYTES", 1)
+    grow(store, unit, 50, 1)
+    store.remove([0])
+    assert any(name.startswith(disk.PENDING) for name in files(tmp_path))
+    assert state(DiskStore(tmp_path)) == before
+    del store
+    gc.collect()
+    assert files(tmp_path) == listed(tmp_path)
+
+
+def test_what_a_killed_process_left_is_cleaned_up(tmp_path, unit):
+    make(tmp_path, unit).commit()
+    left = tmp_path / f"{disk.PENDING}of-a-dead-process"
+    left.mkdir()
+    (left / "segment-00007.arrow").write_bytes(b"half")
+    store = DiskStore(tmp_path)
+    grow(store, unit, 3, 1)
+    store.commit()
+    assert files(tmp_path) == listed(tmp_path)
+
+
+def test_a_stream_goes_to_the_disk_in_segments_and_comes_back_the_same(tmp_path, unit, monkeypatch):
+    monkeypatch.setattr(diskstore, "SPILL_BYTES", 16 * 4 * 60)
+    monkeypatch.setattr(lists, "SHARD_BYTES", 16 * 40)
+    store, plain = make(tmp_path, unit, 0), Datastore(16, center=unit(1, seed=3)[0] * 0.2)
+    for seed in range(12):
+        for one in (store, plain):
+            grow(one, unit, 25, seed)
+    assert len(store._parts.segments) == 4
+    assert all(isinstance(segment._matrix, np.memmap) for segment in store._parts.segments)
+    store.commit()
+    for one in (store, DiskStore(tmp_path)):
+        assert list(one) == list(plain)
+        np.testing.assert_array_equal(one.raw_vectors(one.ids), plain.raw_vectors(plain.ids))
+        found, expected = one.search(unit(9, seed=20), 300), plain.search(unit(9, seed=20), 300)
+        np.testing.assert_array_equal(found.ids, expected.ids)
+        np.testing.assert_array_equal(found.similarities, expected.similarities)
+
+
+def test_the_lists_are_those_that_faiss_would_make(tmp_path, unit, monkeypatch):
+    monkeypatch.setattr(lists, "SHARD_BYTES", 24 * 100)
+    rows, ids = unit(1000), np.arange(1000) * 3
+    trained = lists.train(rows[:400], 1000, DiskArguments(lists=9))
+    builder = lists.ListBuilder(trained, tmp_path)
+    for start in range(0, 1000, 90):
+        builder.add(ids[start : start + 90], rows[start : start + 90])
+    sizes = builder.finish(tmp_path / "lists.bin")
+    lists.save_trained(trained, tmp_path / "index.faiss")
+    ours = lists.open_lists(tmp_path / "index.faiss", tmp_path / "lists.bin", sizes)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["index.faiss", "lists.bin"]
+    trained.add_with_ids(rows, ids)
+    for number in range(9):
+        size = trained.invlists.list_size(number)
+        assert ours.invlists.list_size(number) == size == sizes[number]
+        for method, width in (("get_ids", 1), ("get_codes", trained.code_size)):
+            theirs = faiss.rev_swig_ptr(getattr(trained.invlists, method)(number), size * width)
+            np.testing.assert_array_equal(
+                faiss.rev_swig_ptr(getattr(ours.invlists, method)(number), size * width), theirs
+            )
+
+
+def test_the_recall_in_the_manifest_is_what_brute_force_says(tmp_path, unit):
+    store = make(tmp_path, unit, 2000, DiskArguments(minimum_rows=500, lists=40, probes=4))
+    store.commit()
+    rows = store.vectors(store.ids).astype(np.float64)
+    chosen = np.sort(np.random.default_rng(0).choice(2000, 100, replace=False))
+    found = store.search(rows[chosen], 14)
+    shares = []
+    for row, ids in zip(chosen, found.ids, strict=True):
+        nearest = np.argsort(-(rows @ rows[row]), kind="stable")
+        shares.append(len(set(nearest[1:14]) & set(ids[1:])) / 13)
+    built = read_manifest(tmp_path).built
+    assert built.recall == pytest.approx(np.mean(shares), abs=1e-9)
+    assert 0.3 < built.recall < 1, "with few probes some are missed: otherwise this says little"
+    assert (built.recall_k, built.recall_queries, built.rows) == (13, 100, 2000)
+    assert DiskStore(tmp_path).recall == store.recall == built.recall
+    assert store.facts()["recall@13 in per cent"] == round(100 * built.recall, 2)
+
+
+def test_lists_are_made_when_there_is_enough_and_again_when_there_is_much_more(tmp_path, unit):
+    store = make(tmp_path, unit, 40)
+    store.commit()
+    assert read_manifest(tmp_path).built is None
+    assert store.recall is None
+    grow(store, unit, 160, 1)
+    store.commit()
+    first = read_manifest(tmp_path).built
+    assert first.rows == 200
+    grow(store, unit, 50, 2)
+    store.commit()
+    assert read_manifest(tmp_path).built == first
+    grow(store, unit, 1, 3)
+    store.commit()
+    assert read_manifest(tmp_path).built.rows == 251
+    assert files(tmp_path) == listed(tmp_path)
+
+
+def test_a_folder_of_each_kind_is_opened_as_what_it_is(tmp_path, unit):
+    plain = Datastore(16)
+    plain.add(["a"], unit(1))
+    plain.save(tmp_path / "plain")
+    values = json.loads((tmp_path / "plain" / MANIFEST).read_text())
+    assert values["version"] == 1
+    assert "built" not in values
+    assert isinstance(open_store(tmp_path / "plain"), Datastore)
+    with pytest.raises(PackError, match=r"Datastore\.load"):
+        DiskStore(tmp_path / "plain")
+    make(tmp_path / "disk", unit).commit()
+    assert json.loads((tmp_path / "disk" / MANIFEST).read_text())["version"] == 2
+    with pytest.raises(PackError, match="open_store"):
+        Datastore.load(tmp_path / "disk")
+    with pytest.raises(InputError, match="already"):
+        DiskStore.create(tmp_path / "disk", 16)
+    with pytest.raises(InputError, match="DiskStore"):
+        Datastore(16, index="disk").search(unit(1), 1)
+
+
+def test_a_second_writer_is_told_and_loses_nothing(tmp_path, unit):
+    make(tmp_path, unit).commit()
+    one, two = DiskStore(tmp_path), DiskStore(tmp_path)
+    grow(one, unit, 2, 1)
+    one.commit()
+    grow(two, unit, 2, 2)
+    with pytest.raises(PackError, match="changed by another process"):
+        two.commit()
+    assert state(DiskStore(tmp_path)) == state(one)
+
+
+class Interrupted(Exception):
+    pass
+
+
+@pytest.mark.parametrize("operation", ["commit", "compact"])
+def test_a_write_that_stops_anywhere_leaves_the_old_store_or_the_new(tmp_path, operation, unit, monkeypatch):
+    ended = []
+    for calls in range(0, 64, 4):
+        folder = tmp_path / str(calls)
+        make(folder, unit, 60).commit()
+        store = DiskStore(folder)
+        before = state(store)
+        grow(store, unit, 70, 1)
+        store.remove([5])
+        after = state(store)
+        with monkeypatch.context() as patch:
+            budget, original = iter(range(calls)), os.fsync
+
+            def fsync(handle, budget=budget, original=original):
+                if next(budget, None) is None:
+                    raise Interrupted
+                original(handle)
+
+            patch.setattr(os, "fsync", fsync)
+            try:
+                getattr(store, operation)()
+                ended.append("whole")
+            except Interrupted:
+                ended.append("stopped")
+        loaded = DiskStore(folder, verify=True)
+        assert state(loaded) in (before, after)
+        assert ended[-1] == "stopped" or state(loaded) == after
+        del store
+        grow(loaded, unit, 1, 2)
+        loaded.commit()
+        assert files(folder) == listed(folder), "leftovers were not cleaned"
+    assert ended.count("stopped") >= 5
+    assert ended[-1] == "whole"
+
+
+@pytest.mark.parametrize("suffix", [".arrow", ".bin", ".faiss", "segment-00001.safetensors"])
+@pytest.mark.parametrize("damage", ["missing", "truncated", "sha256"])
+def test_damaged_files_are_named(tmp_path, suffix, damage, unit):
+    make(tmp_path, unit).commit()
+    (path,) = (path for path in tmp_path.iterdir() if path.name.endswith(suffix))
+    content = bytearray(path.read_bytes())
+    path.unlink()
+    if damage == "truncated":
+        path.write_bytes(content[:-7])
+    elif damage == "sha256":
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    with pytest.raises(PackError, match=f"{path.name}.*{damage}"):
+        DiskStore(tmp_path, verify=True)
+
+
+POOL = np.random.default_rng(5).standard_normal((12, 6)).astype(np.float32)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.lists(st.integers(0, 11), max_size=12), st.sampled_from("ab")),
+        st.tuples(st.just("remove"), st.sets(st.integers(0, 60), max_size=8)),
+        st.tuples(st.just("center"), st.integers(0, 3)),
+        st.sampled_from([("commit",), ("compact",), ("reopen",)]),
+        st.tuples(st.just("search"), st.integers(1, 15), st.sampled_from([None, "a"])),
+    ),
+    max_size=15,
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(steps=steps, minimum=st.sampled_from([4, 10, 1000]))
+def test_any_sequence_of_changes_agrees_with_a_store_in_memory(steps, minimum):
+    with tempfile.TemporaryDirectory() as temporary:
+        arguments = DiskArguments(minimum_rows=minimum, lists=3, probes=3)
+        store = DiskStore.create(Path(temporary) / "s", 6, index=arguments, dtype="float32")
+        plain = Datastore(6)
+        for step, *values in steps:
+            if step == "add":
+                rows = POOL[values[0]].reshape(-1, 6)
+                for one in (store, plain):
+                    one.add([f"text {n}" for n in values[0]], rows, source=values[1])
+            elif step == "remove":
+                gone = sorted(values[0] & set(plain.ids.tolist()))
+                assert store.remove(gone) == plain.remove(gone) == len(gone)
+            elif step == "center":
+                center = POOL[values[0]] * 0.1 if values[0] else None
+                store.set_center(center)
+                plain.set_center(center)
+            elif step == "reopen":
+                store.commit()
+                store = DiskStore(Path(temporary) / "s")
+            elif step == "search":
+                found, expected = (one.search(POOL[:3] + 0.3, values[0], sources=values[1]) for one in (store, plain))
+                np.testing.assert_array_equal(found.similarities, expected.similarities)
+                np.testing.assert_array_equal(found.ids, expected.ids)
+            else:
+                getattr(store, step)()
+        assert list(store) == list(plain)
+        assert store.sources() == plain.sources()

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from recap.datastore import DatastoreView, collection, open_store
+from recap.datastore.base import Filters, centred
+from recap.datastore.collection import Address, condition
+from recap.datastore.milvus import MilvusStore, uncentred
+from recap.errors import InputError, MissingExtraError, PackError
+
+
+def test_addresses(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    here = Address.parse("milvus:./captions.db")
+    assert (here.server, here.collections, here.embedded) == (str(tmp_path / "captions.db"), ("captions",), True)
+    far = Address.parse("milvus:http://host:19530?collection=coco,flickr&index=hnsw")
+    assert (far.server, far.collections, far.index) == ("http://host:19530", ("coco", "flickr"), "HNSW")
+    assert not far.embedded
+    assert far.one("flickr").url == "milvus:http://host:19530?collection=flickr"
+    for address in (here, far):
+        assert Address.parse(address.url).collections == address.collections
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("milvus:./captions", "ends in .db"),
+        ("milvus:./captions.db?colection=a", "not an address"),
+        ("milvus:./captions.db?collection=,", "not an address"),
+        ("http://host", "not an address"),
+        ("milvus:./captions.db?index=annoy", r"ANNOY; choose one of FLAT, .*DISKANN"),
+    ],
+)
+def test_bad_addresses_are_named(url, message):
+    with pytest.raises(InputError, match=message):
+        Address.parse(url)
+
+
+def test_filters_are_quoted():
+    filters = Filters(frozenset(['a "b"', "c\\d"]), frozenset(["x\ny"]), False)
+    assert condition(filters, "i\t1") == (
+        'source in ["a \\"b\\"", "c\\\\d"] and image_id in ["i\\t1"] and source not in ["x\\ny"] and synthetic == false'
+    )
+    assert condition(Filters()) == ""
+    assert condition(Filters(sources=frozenset())) is None
+
+
+@pytest.mark.parametrize("length", [0.0, 0.3, 0.9, 0.999])
+def test_vectors_are_found_again_from_what_was_centred(length, unit):
+    rows, center = unit(500, 32), unit(1, 32, seed=1)[0] * np.float32(length)
+    np.testing.assert_allclose(uncentred(centred(rows, center), center), rows, atol=3e-6 if length > 0.99 else 3e-7)
+    assert uncentred(rows, None) is rows
+
+
+def test_without_the_extra_it_is_named(monkeypatch):
+    def missing(name):
+        raise ImportError(name)
+
+    monkeypatch.setattr(collection, "import_module", missing)
+    with pytest.raises(MissingExtraError, match=r"recap-captioner\[milvus\]"):
+        MilvusStore("milvus:./captions.db")
+
+
+def test_a_collection_is_opened_as_it_was_left(new_milvus, unit):
+    center = unit(1, seed=3)[0] * 0.2
+    store = new_milvus(16, encoder="toy", fingerprint="toy-1", center=center)
+    store.add(["a", "b", "c"], unit(3), source=["x", "y", "x"])
+    store.remove([2])
+    store.commit()
+    opened = open_store(store.url)
+    assert isinstance(opened, MilvusStore)
+    assert (opened.dimension, opened.encoder, opened.fingerprint) == (16, "toy", "toy-1")
+    np.testing.assert_array_equal(opened.center, center)
+    assert list(opened) == list(store)
+    assert opened.sources() == {"x": 1, "y": 1}
+    assert list(opened.add(["d"], unit(1))) == [3]
+    assert opened.facts()["index"] == "FLAT"
+
+
+def test_several_collections_by_one_address(new_milvus, unit):
+    one, two = new_milvus(16), new_milvus(16)
+    one.add(["a"], unit(1), source="s")
+    two.add(["b", "c"], unit(2, seed=1), source="s")
+    both = f"{one.url},{two.url.split('=')[1]}"
+    view = open_store(both)
+    assert isinstance(view, DatastoreView)
+    assert view.url == both
+    assert [row.text for row in view] == ["a", "b", "c"]
+    assert [row.text for row in view.rows(view.ids[::-1])] == ["c", "b", "a"]
+    assert view.sources() == {"s": 3}
+    found = view.search(unit(1), 3)
+    assert view.evidence(found.ids[0], found.similarities[0])[0].text == "a"
+    with pytest.raises(InputError, match="as a view"):
+        MilvusStore(both)
+
+
+def test_a_graph_may_be_asked_for(milvus_file, unit):
+    store = MilvusStore.create(f"milvus:{milvus_file}?collection=graph&index=HNSW", 16, center=unit(1)[0] * 0.1)
+    store.add([f"{i}" for i in range(300)], unit(300))
+    store.commit()
+    found = store.search(store.vectors(range(20)), 5)
+    assert (found.ids[:, 0] == np.arange(20)).mean() > 0.9
+    true = np.einsum("qd,qkd->qk", store.vectors(range(20)), store.vectors(found.ids.ravel()).reshape(20, 5, 16))
+    np.testing.assert_allclose(found.similarities, true, atol=1e-6)
+
+
+def test_what_cannot_be_is_named(new_milvus, milvus_file, unit):
+    store = new_milvus(16)
+    with pytest.raises(InputError, match="already"):
+        MilvusStore.create(store.url, 16)
+    with pytest.raises(PackError, match="no such collection"):
+        MilvusStore(f"milvus:{milvus_file}?collection=nothing")
+    with pytest.raises(InputError, match="shorter than 1"):
+        store.set_center(unit(1)[0])
+    with pytest.raises(InputError, match="65535 bytes"):
+        store.add(["long " * 14_000], unit(1))
+    assert len(MilvusStore.create(store.url, 8, replace=True)) == 0
