@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from recap.experiments.base import EXPERIMENTS
+from recap.experiments.base import EXPERIMENTS, Setup
 from recap.experiments.table import FORMATS
+
+ALL = "all"
 
 
 def _described(names: dict[str, str]) -> str:
-    return "\b\n" + "\n".join(f"  {name:<14}{line}" for name, line in names.items())
+    width = max(map(len, names)) + 2
+    return "\b\n" + "\n".join(f"  {name:<{width}}{line}" for name, line in names.items())
 
 
-@click.command(epilog=_described(EXPERIMENTS))
-@click.argument("name", type=click.Choice(list(EXPERIMENTS)))
+@click.command(epilog=_described({**EXPERIMENTS, ALL: "everything the data allow, on one page below --out"}))
+@click.argument("name", type=click.Choice([*EXPERIMENTS, ALL]))
 @click.option("--data", required=True, type=click.Path(exists=True, file_okay=False, path_type=Path), help="Data sets.")
-@click.option("--on", default="flickr8k", show_default=True, help="Which of them: a folder below --data.")
+@click.option("--on", help="Which of them: a folder below --data (default: flickr8k; for all: whatever is there).")
 @click.option("--encoder", default="builtin", show_default=True, help="See recap info.")
-@click.option("--lm", "language_model", help="Language model that writes captions; none by default.")
+@click.option("--lm", "language_model", help="Language model that writes captions (default: see the experiment).")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of everything that is drawn at random.")
 @click.option("--limit", type=click.IntRange(2), help="Only so many pictures of each split, to try it out.")
-@click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="Of one experiment: source, projection.")
+@click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="Of one experiment: see its page.")
 @click.option(
     "--format", "kind", type=click.Choice(list(FORMATS)), default="text", show_default=True, help="Of the table."
 )
@@ -31,7 +35,7 @@ def _described(names: dict[str, str]) -> str:
 def experiment(
     name: str,
     data: Path,
-    on: str,
+    on: str | None,
     encoder: str,
     language_model: str | None,
     seed: int,
@@ -44,14 +48,18 @@ def experiment(
     """Repeat an experiment of the paper, and print its table with the paper's numbers beside it.
 
     --data holds a folder for each data set: flickr8k, flickr30k, coco, vizwiz, msrvtt, xrays, as they are published.
-    Two runs with one seed print the same; times go to standard error. Figures need --out.
+    NAME-vectors/ may stand in for the pictures of NAME. Two runs with one seed print the same; times go to standard
+    error. Figures need --out. all goes on where it was stopped; --option experiments=NAME,NAME takes only these.
     """
     if any("=" not in option for option in options):
         raise click.UsageError("--option takes KEY=VALUE")
-    from recap.experiments import Setup, run_experiment, write_outcome
+    from recap.experiments import run_experiment, write_outcome
 
     chosen = dict(option.split("=", 1) for option in options)
-    setup = Setup(data, on, encoder, language_model, seed, limit, progress=True, options=chosen)
+    setup = Setup(data, on or "flickr8k", encoder, language_model, seed, limit, progress=True, options=chosen)
+    if name == ALL:
+        _write_all(setup, out, on)
+        return
     outcome = run_experiment(name, setup)
     for table in outcome.tables.values():
         click.echo(table.render("json" if as_json else kind), nl=False)
@@ -62,3 +70,16 @@ def experiment(
             click.echo(f"wrote {file}", err=True)
     elif outcome.figures:
         click.echo(f"--out FOLDER writes the figure: {', '.join(outcome.figures)}", err=True)
+
+
+def _write_all(setup: Setup, out: Path | None, on: str | None) -> None:
+    from recap.experiments.data import READERS
+    from recap.experiments.report import write_report
+
+    if out is None:
+        raise click.UsageError("all writes a page: name a folder with --out")
+    options = dict(setup.options)
+    only = [name for name in options.pop("experiments", "").split(",") if name]
+    setup, sets = replace(setup, options=options), [on] if on else list(READERS)
+    page = write_report(setup, out, sets, experiments=only, tell=lambda line: click.echo(line, err=True))
+    click.echo(page)

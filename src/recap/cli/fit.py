@@ -41,6 +41,7 @@ SHOWN = 10
 @click.option("--calibrate/--no-calibrate", default=True, show_default=True, help="Fit the confidence of captions.")
 @click.option("--update", type=click.Path(exists=True, file_okay=False), help="Add the pairs to this pack, exactly.")
 @click.option("--forget", metavar="IDS", help="With --update: take these pictures out; commas, or a file of names.")
+@click.option("--datastore", metavar="WHERE", help="Where captions go: see recap datastore move.  [default: the pack]")
 @click.option("--description", help="For the card.")
 @click.option("--author", help="For the card.")
 @click.option("--licence", "--license", help="For the card: the licence of the captions, such as CC-BY-4.0.")
@@ -69,7 +70,7 @@ def fit(pairs: str | None, out: Path | None, update: str | None, forget: str | N
     if target is None:
         raise click.UsageError("Missing option '--out'.")
     check_target(target)
-    started = time.perf_counter()
+    started, where = time.perf_counter(), given.pop("datastore")
     if forget is not None and update is not None:
         withdraw(update, forget, pairs, target, **given)
     elif pairs is not None:
@@ -77,7 +78,7 @@ def fit(pairs: str | None, out: Path | None, update: str | None, forget: str | N
         captioner = extend(update, pairs, **given) if update is not None else start(pairs, target=target, **given)
         if calibrate:
             fit_confidence(captioner, pairs, given["images"], given["splits"])
-        finish(captioner, target, given["report"], started)
+        finish(captioner, target, given["report"], started, where)
 
 
 def start(
@@ -232,11 +233,15 @@ def show(trial: Trial) -> None:
     click.echo(f"{trial.parameter:<12}{trial.value!s:<18}CIDEr-D {trial.cider_d:6.1f}{mark}", err=True)
 
 
-def finish(captioner: ReCap, target: Path, report: Path | None, started: float) -> None:
+def finish(captioner: ReCap, target: Path, report: Path | None, started: float, datastore: str | None = None) -> None:
     """Save the pack, say what it is and what was wrong with the pairs; exit with 1 when some were broken."""
     from recap.distributed.whole import vectors_beside
 
     captioner.save_pretrained(target)
+    if datastore is not None:
+        from recap.packs.captions import move
+
+        move(target, datastore)
     shutil.rmtree(vectors_beside(target), ignore_errors=True)
     told = captioner.report
     if report is not None:

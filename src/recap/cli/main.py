@@ -9,10 +9,12 @@ import click
 
 from recap import __version__
 from recap.cli.alt import alt
+from recap.cli.augment import augment
 from recap.cli.caption import caption
 from recap.cli.convert import convert
 from recap.cli.correlate import correlate
 from recap.cli.datastore import datastore
+from recap.cli.embed import embed
 from recap.cli.experiment import experiment
 from recap.cli.fit import fit
 from recap.cli.info import info
@@ -38,7 +40,9 @@ for command in (
     caption,
     alt,
     retrieve,
+    embed,
     fit,
+    augment,
     pack,
     datastore,
     score,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from recap.cli.embed import ray_option
 from recap.cli.options import DEVICES
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def encoder_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--metrics", default="all", show_default=True, help="Names joined by commas, such as bleu,cider,aclip-s.")
 @click.option("--spice", type=click.Choice(["python", "java"]), default="python", help="Which SPICE is meant by spice.")
 @encoder_options
+@ray_option
 @click.option("--against", type=click.Path(exists=True, dir_okay=False), help="Compare with these candidates.")
 @click.option("--json", "as_json", is_flag=True, help="One object.")
 @click.option("--csv", "as_csv", is_flag=True, help="One line a metric; with --per-image one line an image.")
@@ -63,6 +65,7 @@ def score(
     markdown: bool,
     per_image: bool,
     heatmap: str | None,
+    ray: str | None,
     **which: Any,
 ) -> None:
     """Score CANDIDATES, one caption for each image, with standard errors.
@@ -85,7 +88,7 @@ def score(
             wanted = tuple(dict.fromkeys("spice-java" if name == "spice" else name for name in wanted))
         systems = [read_candidates(file) for file in (candidates, against) if file]
         given = read_references(references, split=split) if references else None
-        encoder, alignment = load_judge(images is not None, **which)
+        encoder, alignment = load_judge(images is not None, ray=ray, **which)
         reports = [
             evaluate(system, given, images, encoder=encoder, alignment=alignment, metrics=wanted, progress=True)
             for system in in_common(systems)
@@ -114,6 +117,7 @@ def load_judge(
     fit_images: str | None,
     method: str,
     device: str,
+    ray: str | None = None,
 ) -> tuple[Encoder | None, LinearAlignment | None]:
     """Return the encoder and the map that options name; those of the built-in pack when they name none."""
     if pack and encoder:
@@ -129,6 +133,11 @@ def load_judge(
     else:
         name, statistics = encoder, None
     loaded = load_encoder(name, device=device, cache=cache_dir() / "vectors.sqlite")
+    if ray is not None:
+        from recap.distributed.encoding import in_parts
+        from recap.distributed.runners import runner
+
+        loaded = in_parts(loaded, runner(ray), device)
     if pairs is not None:
         from recap.datasets import read_pairs
         from recap.fitting import encode_pairs

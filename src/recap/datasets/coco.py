@@ -1,0 +1,47 @@
+"""COCO's captions where neither its pictures nor Karpathy's json are at hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from recap.assets import fetch
+from recap.datasets.captions import read_references, stem
+from recap.datasets.karpathy import read_karpathy_coco
+from recap.types import Pair
+
+TEST_REFERENCES = "karpathy_test_references.json"
+
+
+def read_coco_captions(folder: str | Path, split: str) -> list[Pair]:
+    """Return captions by COCO's numbers: train2014 from an asset, Karpathy's test from ``TEST_REFERENCES``.
+
+    Sorted by number; the picture of a pair is the path it would have below the folder. Karpathy's train split also has
+    a part of val2014, and his dev split is another part of it: neither can be told without his json.
+    """
+    folder = Path(folder)
+    if split == "train":
+        return _pairs(coco_train_captions(), folder / "train2014")
+    if split == "test" and (folder / TEST_REFERENCES).exists():
+        references = read_references(folder / TEST_REFERENCES)
+        return _pairs({int(stem(name)): texts for name, texts in references.items()}, folder / "val2014")
+    return read_karpathy_coco(folder, split)
+
+
+def coco_train_captions() -> dict[int, list[str]]:
+    """Return the captions of COCO train2014 by the number of the picture."""
+    captions: dict[int, list[str]] = {}
+    for item in json.loads(fetch("coco-captions-train").read_text(encoding="utf-8"))["annotations"]:
+        captions.setdefault(item["image_id"], []).append(" ".join(item["caption"].split()))
+    return captions
+
+
+def _pairs(captions: dict[int, list[str]], folder: Path) -> list[Pair]:
+    return [
+        Pair(
+            folder / f"COCO_{folder.name}_{number:012}.jpg",
+            tuple(" ".join(text.split()) for text in captions[number]),
+            str(number),
+        )
+        for number in sorted(captions)
+    ]
