@@ -5,7 +5,7 @@
     python benchmarks/captions.py flickr8k-from-coco DIR/flickr8k
 
 ``flickr8k``: DIR holds ``images/``, ``captions.token.txt`` and ``train.txt``, ``dev.txt``, ``test.txt``; the map is
-fitted on train, whose captions are the datastore. ``coco``: DIR holds ``coco-vectors/`` (ids.npy, test_ids.npy,
+fitted on train, whose captions are the datastore. ``coco``: DIR holds ``coco-vectors/`` (ids.npy,
 tinyvit.npy) and ``coco/karpathy_test_references.json``; the map is that of the built-in pack, the datastore holds all
 captions of train2014, and recall both ways among the test pictures is printed too. ``flickr8k-from-coco``: pictures of
 Flickr8k, the built-in map, and captions of COCO train2014 only. Vectors are kept in the cache.
@@ -18,8 +18,6 @@ of captions with a pair of words twice.
 from __future__ import annotations
 
 import argparse
-import json
-import re
 import time
 from collections.abc import Sequence
 from itertools import pairwise
@@ -35,6 +33,8 @@ from recap.assets import cache_dir
 from recap.builtin import coco_datastore, packaged_file
 from recap.captioner import ReCap
 from recap.datasets import read_flickr8k
+from recap.datasets.coco import read_coco_captions
+from recap.datasets.vectors import PictureVectors
 from recap.datastore import Datastore
 from recap.encoders import load_encoder
 from recap.language import Decoding, LanguageModel, load_language_model
@@ -134,16 +134,9 @@ def builtin_captioner() -> ReCap:
 def coco(folder: Path) -> tuple[ReCap, Vectors, list[list[str]]]:
     """Return the built-in map over all captions of train2014, and vectors and captions of the test pictures."""
     captioner = builtin_captioner()
-    references: dict[int, list[str]] = {}
-    for item in json.loads((folder / "coco" / "karpathy_test_references.json").read_text(encoding="utf-8")):
-        number = re.search(r"_(\d+)\.", item["image"])
-        assert number is not None
-        references[int(number[1])] = item["caption"]
-    place = {image: row for row, image in enumerate(np.load(folder / "coco-vectors" / "ids.npy").tolist())}
-    tested = [image for image in np.load(folder / "coco-vectors" / "test_ids.npy").tolist() if image in references]
-    vectors = np.load(folder / "coco-vectors" / "tinyvit.npy")[[place[image] for image in tested]].astype(np.float32)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    return captioner, vectors, [references[image] for image in tested]
+    known = PictureVectors.read(folder / "coco-vectors", captioner.encoder.image)
+    pairs = [pair for pair in read_coco_captions(folder / "coco", "test") if pair.id in known]
+    return captioner, known.take([pair.id for pair in pairs]), [list(pair.captions) for pair in pairs]
 
 
 def print_captions(

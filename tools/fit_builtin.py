@@ -2,8 +2,8 @@
 
     python tools/fit_builtin.py --coco-vectors DIR --flickr8k DIR
 
-``--coco-vectors`` holds ``ids.npy`` (COCO image ids), ``test_ids.npy`` (those of Karpathy's test split, left out) and
-``tinyvit.npy``, the vectors of the pictures. ``--flickr8k`` holds ``images/``, ``captions.token.txt`` and
+``--coco-vectors`` holds ``ids.npy`` (COCO image ids) and ``tinyvit.npy``, the vectors of the pictures; those of
+train2014 are used. ``--flickr8k`` holds ``images/``, ``captions.token.txt`` and
 ``train.txt``. Captions of COCO come from the asset ``coco-captions-train``. Only statistics and the map are written: no
 caption and no picture.
 """
@@ -11,7 +11,6 @@ caption and no picture.
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +18,10 @@ import numpy as np
 import recap
 from recap import pack
 from recap.alignment import LinearAlignment, PairStatistics
-from recap.assets import cache_dir, fetch
+from recap.assets import cache_dir
 from recap.datasets import read_flickr8k
+from recap.datasets.coco import coco_train_captions
+from recap.datasets.vectors import PictureVectors
 from recap.encoders import Encoder, load_encoder
 from recap.fitting import empty_statistics, encode_pairs
 
@@ -53,20 +54,16 @@ def main() -> None:
 
 def coco_statistics(folder: Path, encoder: Encoder) -> PairStatistics:
     """Return the statistics of the COCO train2014 pictures that have a vector."""
-    ids = np.load(folder / "ids.npy").astype(np.int64)
-    vectors = np.load(folder / "tinyvit.npy", mmap_mode="r")
-    captions: dict[int, list[str]] = {}
-    for item in json.loads(fetch("coco-captions-train").read_text(encoding="utf-8"))["annotations"]:
-        captions.setdefault(item["image_id"], []).append(" ".join(item["caption"].split()))
-    tested = set(np.load(folder / "test_ids.npy").tolist())
-    rows = [row for row, image in enumerate(ids) if image in captions and image not in tested]
+    known, captions = PictureVectors.read(folder, encoder.image), coco_train_captions()
+    # Karpathy's test pictures are all of val2014, so that train2014 has none of them
+    ids = [image for image in known.ids if int(image) in captions]
     statistics = empty_statistics(encoder)
-    for start in range(0, len(rows), BLOCK):
-        block = rows[start : start + BLOCK]
-        texts = [text for row in block for text in captions[ids[row]]]
-        counts = [len(captions[ids[row]]) for row in block]
-        statistics.update(vectors[block].astype(np.float32), encoder.encode_texts(texts, progress=True), counts=counts)
-        print(f"{start + len(block):,} of {len(rows):,} pictures")
+    for start in range(0, len(ids), BLOCK):
+        block = ids[start : start + BLOCK]
+        texts = [text for image in block for text in captions[int(image)]]
+        counts = [len(captions[int(image)]) for image in block]
+        statistics.update(known.take(block), encoder.encode_texts(texts, progress=True), counts=counts)
+        print(f"{start + len(block):,} of {len(ids):,} pictures")
     return statistics
 
 

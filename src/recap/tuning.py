@@ -73,20 +73,20 @@ def judged(captioner: C, validation: Validation, *, tune: bool | Tell = False) -
         raise InputError(
             f"{len(validation)} validation pictures are too few to measure with: give a larger share, or other pairs"
         )
-    remembering = _remembering(captioner)
+    twin = remembering(captioner)
     chosen: tuple[str, ...] = ()
     if tune:
-        trials = _greedy(remembering, validation, tune if callable(tune) else None)
+        trials = _greedy(twin, validation, tune if callable(tune) else None)
         best = {trial.parameter: trial.value for trial in trials if trial.chosen}
-        captioner, remembering = captioner.configured(**best), remembering.configured(**best)
+        captioner, twin = captioner.configured(**best), twin.configured(**best)
         chosen = tuple(f"{name} {value}" for name, value in best.items())
-    captioner.about = captioner.about.but(numbers=measure(remembering, validation), tuned=chosen)
+    captioner.about = captioner.about.but(numbers=measure(twin, validation), tuned=chosen)
     return captioner
 
 
 def measure(captioner: ReCap, validation: Validation) -> dict[str, float]:
     """Return CIDEr-D of the captions and of the nearest captions alone, in points, and recalls in per cent."""
-    scorer = CiderD([_spaced(texts) for texts in validation.references])
+    scorer = CiderD([spaced(texts) for texts in validation.references])
     captions = captioner.caption_vectors(validation.vectors)
     nearest = [caption.evidence[0].text for caption in captions]
     return {
@@ -105,7 +105,7 @@ def _greedy(captioner: ReCap, validation: Validation, tell: Tell | None) -> list
         step = max(1, len(validation) // WRITTEN)
         validation = Validation(validation.ids[::step], validation.references[::step], validation.vectors[::step])
         grid |= WRITER_GRID
-    scorer = CiderD([_spaced(texts) for texts in validation.references])
+    scorer = CiderD([spaced(texts) for texts in validation.references])
     known: dict[Settings, float] = {}
     trials: list[Trial] = []
     for parameter, values in grid.items():
@@ -132,10 +132,10 @@ def _value(settings: Settings, parameter: str) -> Any:
 
 
 def _points(scorer: CiderD, texts: Sequence[str]) -> float:
-    return float(100 * scorer.score(_spaced(texts)).value)
+    return float(100 * scorer.score(spaced(texts)).value)
 
 
-def _spaced(texts: Iterable[str]) -> list[str]:
+def spaced(texts: Iterable[str]) -> list[str]:
     """Put spaces between the letters of scripts that have none between words; the others stay as they are."""
     return [text if text.isascii() else " ".join(words(text)) for text in texts]
 
@@ -168,8 +168,11 @@ def _text_ranks(similarity: Vectors, owners: npt.NDArray[np.int64]) -> npt.NDArr
     return before
 
 
-def _remembering(captioner: C) -> C:
-    """Return a twin whose store, text encoder and language model remember what they have answered."""
+def remembering(captioner: C) -> C:
+    """Return a twin whose store, text encoder and language model remember what they have answered.
+
+    Twins of the twin share the memory, so that any number of settings can be tried and nothing is done twice.
+    """
     twin = captioner.configured()
     twin.datastore = _Store(captioner.datastore)
     twin.encoder = replace(captioner.encoder, text=_Texts(captioner.encoder.text))
@@ -179,10 +182,14 @@ def _remembering(captioner: C) -> C:
 
 @dataclass
 class _Store:
-    """A store that searches for a query once, ``DEPTH`` deep, and answers for fewer from that."""
+    """A store that searches for a query once, ``DEPTH`` deep, and answers for fewer from that.
+
+    When captions are added to it or removed from it, it forgets.
+    """
 
     store: CaptionStore
     known: dict[bytes, tuple[npt.NDArray[np.int64], Vectors]] = field(default_factory=dict)
+    size: int = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.store, name)
@@ -199,6 +206,9 @@ class _Store:
         """Return the nearest captions, from memory where they are there."""
         if any(value is not None for value in filters.values()) or k > DEPTH:
             return self.store.search(queries, k, **filters)
+        if self.size != len(self.store):
+            self.known.clear()
+            self.size = len(self.store)
         keys = [query.tobytes() for query in queries]
         new = [row for row, key in enumerate(keys) if key not in self.known]
         if new:

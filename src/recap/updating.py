@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from recap.alignment import LinearAlignment, PairStatistics
-from recap.datastore import Datastore
+from recap.datastore import MutableStore
 from recap.encoders.images import digest, read
 from recap.errors import InputError
 from recap.fitting import Pairs, as_pairs, encode_pairs
@@ -81,13 +81,19 @@ def forget(captioner: ReCap, ids: Collection[str], pairs: Pairs | None = None, *
     return len(doomed)
 
 
-def _own_store(captioner: ReCap) -> Datastore:
-    if not isinstance(captioner.datastore, Datastore):
+def _own_store(captioner: ReCap) -> MutableStore:
+    store = captioner.datastore
+    if not isinstance(store, MutableStore):
         raise InputError("a captioner of several datastores cannot be changed: change the packs they come from")
-    return captioner.datastore
+    if store.url:
+        raise InputError(
+            f"the captions are in {store.url}, centred by the map that would change: bring them into the pack first "
+            "(recap datastore move PACK disk), and back afterwards"
+        )
+    return store
 
 
-def _known(pictures: Pictures | None, store: Datastore) -> Intake:
+def _known(pictures: Pictures | None, store: MutableStore) -> Intake:
     """Return an intake that has seen the pairs of the pack."""
     intake = Intake()
     texts = {row.id: row.text for row in store}
@@ -112,7 +118,7 @@ def _encoded_again(captioner: ReCap, gone: Sequence[Picture], given: dict[str, P
     return captioner.encoder.encode_images(contents)
 
 
-def _caption_vectors(captioner: ReCap, store: Datastore, picture: Picture, given: dict[str, Pair]) -> Vectors:
+def _caption_vectors(captioner: ReCap, store: MutableStore, picture: Picture, given: dict[str, Pair]) -> Vectors:
     """Return the vectors of the captions a picture was fitted with: the datastore's, or those of the same words."""
     there = np.isin(picture.caption_ids, store.ids)
     if there.all():
@@ -139,7 +145,7 @@ def _statistics(like: PairStatistics, images: Vectors, texts: Sequence[Vectors])
     return statistics.update(images.astype(np.float64), rows, counts=[len(part) for part in texts])
 
 
-def _solve(captioner: ReCap, statistics: PairStatistics, store: Datastore) -> None:
+def _solve(captioner: ReCap, statistics: PairStatistics, store: MutableStore) -> None:
     captioner.statistics = statistics
     captioner.alignment = LinearAlignment.from_statistics(statistics, **captioner.alignment.get_params())
     captioner.datastore = store.centred_by(captioner.alignment.text_mean_)
@@ -149,7 +155,7 @@ def _solve(captioner: ReCap, statistics: PairStatistics, store: Datastore) -> No
 
 def _forget_examples(captioner: ReCap, removed: set[str]) -> None:
     """Drop the worked examples that hold words of a caption that nobody else wrote too."""
-    still = {row.text for row in captioner.datastore} if isinstance(captioner.datastore, Datastore) else set()
+    still = {row.text for row in captioner.datastore} if isinstance(captioner.datastore, MutableStore) else set()
     lost = removed - still
     kept = tuple(e for e in captioner.settings.examples if not lost & {e.caption, *e.captions})
     captioner.settings = captioner.settings.but(examples=kept)

@@ -11,8 +11,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from recap.cli.experiment import experiment
+from recap.datasets.vectors import write_vectors
+from recap.encoders import load_encoder
 from recap.errors import InputError
 from recap.experiments import EXPERIMENTS, Setup, run_experiment
+from recap.experiments.data import Bench
 from recap.experiments.modality_gap import PROJECTIONS, gap
 from recap.types import Pair
 
@@ -148,11 +151,25 @@ def test_what_cannot_be_run_is_said(data: Path, encoder_folder: Path, tmp_path: 
         run_experiment("modality-gap", Setup(data, encoder=f"onnx:{encoder_folder}", options={"projection": "lda"}))
 
 
-def test_coco_is_read_from_vectors_where_there_are_no_pictures(
-    data: Path, encoder_folder: Path, tmp_path: Path
-) -> None:
+def test_coco_is_read_from_vectors_where_there_are_no_pictures(encoder_folder: Path, tmp_path: Path) -> None:
+    references = [
+        {"image": f"val2014/COCO_val2014_{number:012}.jpg", "caption": [f"a {colour} wall", f"the {colour}  wall"]}
+        for number, colour in ((9, "red"), (4, "blue"), (6, "green"))
+    ]
+    (tmp_path / "coco").mkdir()
+    (tmp_path / "coco" / "karpathy_test_references.json").write_text(json.dumps(references))
+    encoder, rows = load_encoder(f"onnx:{encoder_folder}"), np.eye(3, 4, dtype=np.float32)
+    write_vectors(tmp_path / "coco-vectors", [4, 5, 9], rows, encoder.image)
+    test = Bench(Setup(tmp_path, encoder=f"onnx:{encoder_folder}", on="coco")).load("coco", "test")
+    assert test.ids == ("4", "9")
+    assert test.captions == (("a blue wall", "the blue wall"), ("a red wall", "the red wall"))
+    np.testing.assert_array_equal(test.images, rows[[0, 2]])
+
+
+def test_vectors_of_another_encoder_are_refused(encoder_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "coco-vectors").mkdir()
     np.save(tmp_path / "coco-vectors" / "ids.npy", np.arange(3))
+    np.save(tmp_path / "coco-vectors" / "tinyvit.npy", np.zeros((3, 320), np.float16))
     with pytest.raises(InputError, match="holds vectors of tinyvit, not of onnx"):
         run_experiment("retrieval", Setup(tmp_path, encoder=f"onnx:{encoder_folder}", on="coco"))
 

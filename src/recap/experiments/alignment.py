@@ -11,6 +11,7 @@ from recap.experiments.recall import mean_cell, retrieve
 from recap.experiments.retrieval import fitting_times
 from recap.experiments.table import Cell, Column, Row, Section, Table
 from recap.language import load_language_model
+from recap.settings import Settings
 
 COLUMNS = (
     Column("i2t R@1"),
@@ -30,13 +31,14 @@ def run(setup: Setup) -> Outcome:
     store = train.store(bench.encoder)
     judge = Judge(bench.encoder, train.fit(JUDGE), test)
     model = load_language_model(setup.language_model or "none")
-    fitted = list(fit_all(train, bench.encoder, setup.seed))
-    rows = []
-    if model is None:
-        unimodal = judge.cells(unimodal_captions(train, store, test.images))
-        rows.append(Row("UM", (Cell(), Cell(), Cell(), *unimodal)))
+    fitted = list(fit_all(train, bench.encoder, setup))
+    settings = Settings().but(seed=setup.seed)
+    unimodal = unimodal_captions(train, store, test.images, language_model=model, settings=settings)
+    rows = [Row("UM", (Cell(), Cell(), Cell(), *judge.cells(unimodal)))]
     for item in fitted:
-        captions = recap_captions(bench.encoder, item.alignment, store, test.images, language_model=model)
+        captions = recap_captions(
+            bench.encoder, item.alignment, store, test.images, language_model=model, settings=settings
+        )
         rows.append(Row(item.label, (*_recall(item, test), *judge.cells(captions))))
     writer = model.name if model else "no language model"
     title = f"{TITLES[setup.on]} test, {bench.encoder.name}, {writer}, {len(test.ids):,} pictures"

@@ -20,9 +20,22 @@ if TYPE_CHECKING:
 
 EXPERIMENTS: dict[str, str] = {
     "alignment": "every way to align, by recall, cosine and captions",
+    "captioning": "every metric, for ReCap with every map, retrieval alone and other systems",
     "retrieval": "cross-modal retrieval, both ways, for every map",
+    "efficiency": "parameters, training and inference time, beside ClipCap and SmallCap",
     "transfer": "a map from one data set, captions for another",
+    "dal": "a datastore that grows by its own captions, round by round",
+    "search-k": "how many captions to retrieve",
+    "search-temperature": "temperature and number of samples",
+    "search-decoding": "greedy, sampling, top-k, nucleus",
+    "search-ordering": "where in the prompt the nearest caption stands",
+    "search-encoder": "captions with one encoder after the other",
+    "search-lm": "captions with one language model after the other",
+    "search-level": "single captions, all of a picture as one, narratives",
+    "search-sources": "captions of other data sets in the datastore",
     "modality-gap": "where images and captions lie, before and after",
+    "metric-correlation": "which metrics say the same about ReCap's captions",
+    "examples": "captions retrieved with and without alignment",
 }
 """Names with a line about each; the module has the name with underscores."""
 

@@ -4,18 +4,19 @@
 |--------------|------------------------------------------------------------------------------------------------|
 | ``flickr8k`` | ``flickr8k/``: ``images/``, ``captions.token.txt``, ``train.txt``, ``dev.txt``, ``test.txt``     |
 | ``flickr30k``| ``flickr30k/``: ``dataset_flickr30k.json``, ``images/``                                         |
-| ``coco``     | ``coco/``: ``dataset_coco.json``, ``train2014/``, ``val2014/``; or, without pictures,            |
-|              | ``coco-vectors/`` (``ids.npy``, ``test_ids.npy``, ``tinyvit.npy``) with                         |
-|              | ``coco/karpathy_test_references.json``, for encoders whose image side is ``tinyvit``             |
+| ``coco``     | ``coco/``: ``dataset_coco.json``, ``train2014/``, ``val2014/``                                  |
 | ``vizwiz``   | ``vizwiz/``: ``annotations/``, ``train/``, ``val/``, ``test/``                                   |
 | ``msrvtt``   | ``msrvtt/``: ``train_val_videodatainfo.json``, ``test_videodatainfo.json``, ``frames/VIDEO/``    |
 | ``xrays``    | ``xrays/``: ``ecgen-radiology/``, ``images/``                                                   |
+
+Where pictures are missing, ``NAME-vectors/`` may stand in for them (see ``recap.datasets.vectors``); the pictures that
+have a vector are used. COCO without ``dataset_coco.json`` takes the captions of train2014 from an asset, and those of
+the test split from ``coco/karpathy_test_references.json``.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,18 +25,19 @@ import numpy as np
 
 from recap.alignment import LinearAlignment
 from recap.alignment.rows import Indices
-from recap.assets import cache_dir, fetch
+from recap.assets import cache_dir
 from recap.datasets import read_flickr8k
-from recap.datasets.captions import read_references, stem
+from recap.datasets.coco import read_coco_captions
 from recap.datasets.karpathy import read_karpathy_coco, read_karpathy_flickr30k
 from recap.datasets.msrvtt import read_msrvtt
+from recap.datasets.vectors import IDS, PictureVectors
 from recap.datasets.vizwiz import read_vizwiz
 from recap.datasets.xray import read_xrays
 from recap.datastore import Datastore
 from recap.encoders import Encoder, load_encoder
 from recap.errors import InputError
 from recap.experiments.base import Setup
-from recap.types import Pair, Vectors
+from recap.types import ImageLike, Pair, Vectors
 
 READERS: dict[str, Callable[[Path, str], list[Pair]]] = {
     "flickr8k": read_flickr8k,
@@ -66,11 +68,22 @@ class Split:
     images: Vectors
     texts: Vectors
     """One row a caption, in the order of the pictures."""
+    pictures: tuple[ImageLike, ...] = ()
+    """Where the pictures lie; some may be known by their vectors alone."""
 
     @cached_property
     def owners(self) -> Indices:
         """For each caption the row of its picture."""
         return np.repeat(np.arange(len(self.ids)), [len(texts) for texts in self.captions])
+
+    def first(self, count: int) -> Split:
+        """Return the first so many pictures with their captions."""
+        if count >= len(self.ids):
+            return self
+        texts = self.texts[self.owners < count]
+        return Split(
+            self.name, self.ids[:count], self.captions[:count], self.images[:count], texts, self.pictures[:count]
+        )
 
     def fit(self, method: str, *, beta: float = 0.85, seed: int = 0) -> LinearAlignment:
         """Return the map of one method, fitted to these pairs."""
@@ -95,56 +108,39 @@ class Bench:
 
     def load(self, name: str, split: str) -> Split:
         """Return a split of a data set by name, encoded."""
-        if name not in READERS:
-            raise InputError(f"there is no data set {name!r}; there are {', '.join(READERS)}")
         key = (name, split)
         if key not in self._known:
-            if name == "coco" and not (self.setup.data / "coco" / "dataset_coco.json").exists():
-                self._known[key] = self._coco_vectors(split)
-            else:
-                self._known[key] = self._pictures(name, split)
+            self._known[key] = self._encoded(name, split)
         return self._known[key]
 
-    def _pictures(self, name: str, split: str) -> Split:
-        pairs = READERS[name](self.setup.data / name, split)[: self.setup.limit]
-        images = self.encoder.encode_images([pair.image for pair in pairs], progress=self.setup.progress)
-        return self._split(name, [pair.id for pair in pairs], [pair.captions for pair in pairs], images)
+    def pairs(self, name: str, split: str) -> tuple[list[Pair], PictureVectors | None]:
+        """Return the pairs of a split, and where their pictures are missing, the vectors that stand in for them."""
+        if name not in READERS:
+            raise InputError(f"there is no data set {name!r}; there are {', '.join(READERS)}")
+        home, folder = self.setup.data / name, self.setup.data / f"{name}-vectors"
+        if not (folder / IDS).exists():
+            return READERS[name](home, split)[: self.setup.limit], None
+        if name == "coco" and not (home / "dataset_coco.json").exists():
+            known, pairs = PictureVectors.read(folder, self.encoder.image), read_coco_captions(home, split)
+        else:
+            pairs = READERS[name](home, split)
+            if pairs and isinstance(pairs[0].image, str | Path) and Path(pairs[0].image).exists():
+                return pairs[: self.setup.limit], None
+            known = PictureVectors.read(folder, self.encoder.image)
+        there = [pair for pair in pairs if pair.id in known][: self.setup.limit]
+        if not there:
+            raise InputError(f"{folder} holds no vector of a {split} picture of {TITLES[name]}, and {home} no picture")
+        return there, known
 
-    def _coco_vectors(self, split: str) -> Split:
-        """Return COCO where only the vectors of its pictures are at hand."""
-        folder = self.setup.data / "coco-vectors"
-        if split == "dev" or not (folder / "ids.npy").exists():
-            READERS["coco"](self.setup.data / "coco", split)  # says what is missing, and where it is found
-        if self.encoder.image.name != "tinyvit":
-            raise InputError(
-                f"{folder} holds vectors of tinyvit, not of {self.encoder.image.name}: take --encoder builtin, "
-                f"or put the pictures and dataset_coco.json into {self.setup.data / 'coco'}"
-            )
-        captions = _train_captions() if split == "train" else _test_captions(self.setup.data)
-        ids, tested = np.load(folder / "ids.npy"), set(np.load(folder / "test_ids.npy").tolist())
-        wanted = [
-            row
-            for row, image in enumerate(ids.tolist())
-            if image in captions and (image in tested) == (split == "test")
-        ][: self.setup.limit]
-        rows = np.load(folder / "tinyvit.npy", mmap_mode="r")[wanted].astype(np.float32)
-        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-        chosen = ids[wanted].tolist()
-        return self._split("coco", [str(image) for image in chosen], [captions[image] for image in chosen], rows)
-
-    def _split(self, name: str, ids: Sequence[str], captions: Sequence[Sequence[str]], images: Vectors) -> Split:
+    def _encoded(self, name: str, split: str) -> Split:
+        pairs, known = self.pairs(name, split)
+        captions = tuple(pair.captions for pair in pairs)
+        if known is None:
+            images = self.encoder.encode_images([pair.image for pair in pairs], progress=self.setup.progress)
+        else:
+            images = known.take([pair.id for pair in pairs])
         flat = [caption for texts in captions for caption in texts]
         texts = self.encoder.encode_texts(flat, progress=self.setup.progress)
-        return Split(name, tuple(ids), tuple(map(tuple, captions)), images, texts)
-
-
-def _train_captions() -> dict[int, list[str]]:
-    captions: dict[int, list[str]] = {}
-    for item in json.loads(fetch("coco-captions-train").read_text(encoding="utf-8"))["annotations"]:
-        captions.setdefault(item["image_id"], []).append(" ".join(item["caption"].split()))
-    return captions
-
-
-def _test_captions(data: Path) -> dict[int, list[str]]:
-    references = read_references(data / "coco" / "karpathy_test_references.json")
-    return {int(stem(name)): [" ".join(text.split()) for text in texts] for name, texts in references.items()}
+        return Split(
+            name, tuple(pair.id for pair in pairs), captions, images, texts, tuple(pair.image for pair in pairs)
+        )

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from recap.alignment import LinearAlignment, search_beta
 from recap.encoders import Encoder
+from recap.errors import InputError
+from recap.experiments.base import Setup
 from recap.experiments.data import Split
 
 METHODS = {
@@ -34,13 +36,23 @@ class Fitted:
     seconds: float
 
 
-def fit_all(train: Split, encoder: Encoder, seed: int) -> Iterator[Fitted]:
-    """Yield every map that means something for this encoder, fitted."""
+def fit_all(train: Split, encoder: Encoder, setup: Setup) -> Iterator[Fitted]:
+    """Yield every map that means something for this encoder, fitted; the option ``maps`` names those to take only."""
+    chosen, seed = wanted_maps(setup), setup.seed
     for label, method in METHODS.items():
-        if encoder.shares_space or label not in SHARED_ONLY:
+        if label in chosen and (encoder.shares_space or label not in SHARED_ONLY):
             started = time.process_time()
             alignment = train.fit(method, beta=_beta(label, train, encoder, seed), seed=seed)
             yield Fitted(label, alignment, time.process_time() - started)
+
+
+def wanted_maps(setup: Setup) -> list[str]:
+    """Return the labels of the maps that ``--option maps=PR,OLS`` asks for; all of them without it."""
+    asked = [name.strip() for name in setup.option("maps", ",".join(METHODS)).split(",")]
+    unknown = [name for name in asked if name not in METHODS]
+    if unknown:
+        raise InputError(f"there is no map {unknown[0]!r}; there are {', '.join(METHODS)}")
+    return asked
 
 
 def left_out(encoder: Encoder) -> tuple[str, ...]:

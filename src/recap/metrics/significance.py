@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +16,9 @@ from recap.metrics.bleu import bleu_of_counts
 from recap.metrics.ngrams import Floats
 from recap.metrics.report import Report
 from recap.metrics.statistics import MetricResult, bootstrap_sums
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 REPLICATES = 1000
 """Bootstrap samples behind a p-value: the smallest one it can show is 0.002."""
@@ -81,11 +85,15 @@ def pearson(report: Report) -> tuple[list[str], Floats]:
 
 def save_heatmap(report: Report, path: str | Path) -> None:
     """Draw the correlation between metrics into a picture; the suffix says which kind."""
+    save_figure(heatmap(*pearson(report)).savefig, path)
+
+
+def heatmap(names: Sequence[str], matrix: Floats) -> Figure:
+    """Return a figure of the correlation between metrics."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingExtraError("the heat map", "plot") from error
-    names, matrix = pearson(report)
     size = 2 + 0.55 * len(names)
     figure = Figure(figsize=(size + 1, size), layout="constrained")
     axes = figure.add_subplot()
@@ -96,7 +104,7 @@ def save_heatmap(report: Report, path: str | Path) -> None:
         colour = "white" if abs(value) > 0.6 else "black"
         axes.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=7, color=colour)
     figure.colorbar(image, label="Pearson correlation over images")
-    save_figure(figure.savefig, path)
+    return figure
 
 
 def save_figure(save: Callable[..., None], path: str | Path) -> None:

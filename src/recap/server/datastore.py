@@ -13,7 +13,7 @@ import numpy as np
 from fastapi import APIRouter, Depends, Path, Query, Request
 
 from recap import pack
-from recap.datastore import Datastore
+from recap.datastore import MutableStore
 from recap.errors import InputError
 from recap.server.problems import Problem
 from recap.server.schemas import (
@@ -119,7 +119,7 @@ async def _done(service: Service, request: Request, action: Callable[[], Result]
     return result
 
 
-def _append(service: Service, store: Datastore, rows: list[NewCaption]) -> list[int]:
+def _append(service: Service, store: MutableStore, rows: list[NewCaption]) -> list[int]:
     texts = [" ".join(row.text.split()) for row in rows]
     ids = store.add(
         texts,
@@ -131,18 +131,18 @@ def _append(service: Service, store: Datastore, rows: list[NewCaption]) -> list[
     return [int(number) for number in ids]
 
 
-def _saved(service: Service, store: Datastore) -> bool:
+def _saved(service: Service, store: MutableStore) -> bool:
     """Write the change to the pack's folder, where that was asked for."""
     folder = service.config.save_edits
     if folder is None:
         return False
-    store.save(folder / pack.DATASTORE)
+    store.commit()
     pack.refresh_card(folder, store)
     return True
 
 
-def _store(service: Service) -> Datastore:
+def _store(service: Service) -> MutableStore:
     store = service.engine.captioner.datastore
-    if not isinstance(store, Datastore):
+    if not isinstance(store, MutableStore):
         raise InputError("several datastores are served as one here; they cannot be changed")
     return store

@@ -1,0 +1,145 @@
+"""The captioning table: every metric, for ReCap with every map, for retrieval alone, and for other systems.
+
+``--option results=NAME=FILE,NAME=FILE`` adds systems from their files of captions: COCO results, or anything else that
+``recap score`` reads. ``--option metrics=bleu,cider-d`` takes these metrics only, ``--option pictures=1000`` the first
+so many test pictures, whatever was fitted on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tqdm import tqdm
+
+from recap.datasets.captions import read_candidates, stem
+from recap.errors import InputError
+from recap.experiments.base import Outcome, Setup
+from recap.experiments.captions import recap_captions, unimodal_captions
+from recap.experiments.data import TITLES, Bench, Split
+from recap.experiments.methods import Fitted, fit_all, left_out
+from recap.experiments.paper import paper_section, paper_table
+from recap.experiments.retrieval import fitting_times
+from recap.experiments.scores import points, score_systems
+from recap.experiments.table import Cell, Column, Row, Section, Table
+from recap.language import LanguageModel, load_language_model
+from recap.metrics.evaluate import parse_metrics
+from recap.metrics.judge import METRICS
+from recap.metrics.report import Report
+from recap.settings import Settings
+
+SHOWN = (
+    *("bleu-1", "bleu-4", "meteor", "rouge-l", "cider-d", "spice", "spice-java"),
+    *("clip-s", "refclip-s", "clip+dn", "clip+dn-ref", "aclip-s", "refaclip-s", "mid"),
+)
+JUDGE = "ols"
+"""The map behind aCLIP-S and RefaCLIP-S in every row, so that no map judges itself."""
+
+WRITER = "writer"
+"""Writes the captions unless ``--lm`` says otherwise: the model that packs have."""
+
+RETRIEVED = {"nearest": "cosine", "consensus": "consensus"}
+"""Ways to caption without a language model, and the rule that chooses."""
+CLOSED = ("PR", "OLS")
+"""The maps that retrieval alone is shown with, where a model writes with all of them."""
+
+
+def run(setup: Setup) -> Outcome:
+    """Caption test with every map, and score all systems."""
+    bench = Bench(setup)
+    train, test = bench.load(setup.on, "train"), chosen_pictures(setup, bench.load(setup.on, "test"))
+    others = read_results(setup.option("results", ""), test)
+    model = load_language_model(setup.language_model or WRITER)
+    fitted = list(fit_all(train, bench.encoder, setup))
+    named = tqdm(_ours(bench, train, test, fitted, model), disable=None if setup.progress else True, unit="row")
+    systems = {**dict(named), **others}
+    metrics = parse_metrics(setup.option("metrics", ",".join(SHOWN)))
+    reports = score_systems(bench.encoder, train.fit(JUDGE), test, systems, metrics)
+    writer = model.name if model else "no language model"
+    title = f"{TITLES[setup.on]} test, {bench.encoder.name}, {writer}, {len(test.ids):,} pictures"
+    table = caption_table(title, reports, setup.on, left_out(bench.encoder))
+    return Outcome({"captioning": table}, times=fitting_times(fitted))
+
+
+def caption_table(title: str, reports: dict[str, Report], on: str, notes: Sequence[str] = ()) -> Table:
+    """Return the systems above those of the paper, under every metric that either has."""
+    first = next(iter(reports.values()))
+    # SigLIP has its own names for the same metrics
+    shown = [row.name for row in first] + [missing.name for missing in first.unavailable]
+    order = {name.replace("CLIP", family): place for place, name in enumerate(METRICS.values()) for family in _FAMILIES}
+    names = sorted(shown, key=lambda name: order[name])
+    ours = Section(title, tuple(Row(label, _cells(report, names)) for label, report in reports.items()))
+    in_paper = paper_table("captioning")["sections"]
+    paper = [
+        paper_section("captioning", section, names, setting="RN50x64, FLAN-T5-Large")
+        for section in ([TITLES[on]] if TITLES[on] in in_paper else ["MS-COCO", "Flickr30k"])
+    ]
+    sections = (ours, *paper)
+    kept = [
+        place
+        for place in range(len(names))
+        if any(row.cells[place].value is not None for section in sections for row in section.rows)
+    ]
+    cut = [
+        Section(section.title, tuple(Row(row.label, tuple(row.cells[p] for p in kept)) for row in section.rows))
+        for section in sections
+    ]
+    reasons = tuple(f"{', '.join(missing)}: {reason}." for reason, missing in first.reasons().items())
+    judged = f"In hundredths, MID apart. aCLIP-S and RefaCLIP-S are judged by the {JUDGE} map in every row."
+    columns = tuple(Column(names[place]) for place in kept)
+    return Table("Captioning", columns, tuple(cut), (judged, *reasons, *notes), first="system")
+
+
+def read_results(option: str, test: Split) -> dict[str, list[str]]:
+    """Return the captions of other systems, ``NAME=FILE,NAME=FILE``, in the order of the test pictures."""
+    found = {}
+    for part in filter(None, option.split(",")):
+        name, equals, file = part.partition("=")
+        if not equals:
+            raise InputError(f"results={option}: expected NAME=FILE, several joined by commas")
+        captions = read_candidates(Path(file))
+        by_stem = {stem(image): text for image, text in captions.items()}
+        texts = [captions.get(image, by_stem.get(stem(image))) for image in test.ids]
+        missing = [image for image, text in zip(test.ids, texts, strict=True) if text is None]
+        if missing:
+            raise InputError(
+                f"{file}: no caption for {len(missing):,} of {len(test.ids):,} test pictures, such as {missing[0]}; "
+                "systems are compared on the same pictures"
+            )
+        found[name] = [text for text in texts if text is not None]
+    return found
+
+
+def chosen_pictures(setup: Setup, test: Split) -> Split:
+    """Return the first pictures, as many as the option ``pictures`` says."""
+    asked = setup.option("pictures", str(len(test.ids)))
+    if not asked.isdigit() or int(asked) < 2:
+        raise InputError(f"pictures={asked}: expected a number of test pictures, at least 2")
+    return test.first(int(asked))
+
+
+_FAMILIES = ("CLIP", "SigLIP")
+
+
+def _ours(
+    bench: Bench, train: Split, test: Split, fitted: Sequence[Fitted], model: LanguageModel | None
+) -> Iterator[tuple[str, list[str]]]:
+    """Yield the captions of every system of ours under its label."""
+    store, settings = train.store(bench.encoder), Settings().but(seed=bench.setup.seed)
+    if model is not None:
+        yield "ReCap, UM", unimodal_captions(train, store, test.images, language_model=model, settings=settings)
+        for item in fitted:
+            parts = (bench.encoder, item.alignment, store, test.images)
+            yield f"ReCap, {item.label}", recap_captions(*parts, language_model=model, settings=settings)
+    yield "consensus, UM", unimodal_captions(train, store, test.images)
+    for label, rule in RETRIEVED.items():
+        for item in fitted:
+            if model is None or item.label in CLOSED:
+                chosen = settings.but(selection=rule)
+                parts = (bench.encoder, item.alignment, store, test.images)
+                yield f"{label}, {item.label}", recap_captions(*parts, settings=chosen)
+
+
+def _cells(report: Report, names: Sequence[str]) -> tuple[Cell, ...]:
+    rows = {row.name: points(row) for row in report}
+    return tuple(rows.get(name, Cell()) for name in names)

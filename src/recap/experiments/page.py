@@ -1,0 +1,214 @@
+"""The page of ``recap experiment all``: tables and figures, and what could not be made. One file, nothing is loaded."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+
+from recap import __version__
+from recap.experiments.base import EXPERIMENTS, Outcome
+from recap.experiments.data import TITLES
+from recap.experiments.table import SUFFIXES, Cell, Section, Table
+
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One experiment on one data set: what it shows, or why there is nothing to show."""
+
+    name: str
+    on: str
+    html: str = ""
+    reason: str = ""
+
+    @property
+    def anchor(self) -> str:
+        """The name of its place on the page."""
+        return f"{self.on}-{self.name}"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A table or figure of the paper, and the experiment that repeats it."""
+
+    what: str
+    experiment: str
+    on: tuple[str, ...]
+    """The data sets it has in the paper."""
+    elsewhere: str = ""
+    """The command that makes it, where that is not an experiment."""
+
+
+def outcome_html(outcome: Outcome, folder: Path, link: str) -> str:
+    """Return the tables and figures of an experiment; its files lie in ``folder``, which the page calls ``link``."""
+    parts = [table_html(table) + _files(name, link) for name, table in outcome.tables.items()]
+    parts += [_figure(folder / f"{name}.png", f"{link}/{name}") for name in outcome.figures]
+    if outcome.times:
+        parts.append(f"<details><summary>Times</summary>{table_html(outcome.times)}</details>")
+    return "\n".join(parts)
+
+
+def table_html(table: Table) -> str:
+    """Return a table; the best of each column is bold."""
+    head = "".join(
+        f'<th scope="col"{_kind(cells)}>{escape(column.name)}</th>'
+        for column, cells in zip(table.columns, _columns(table), strict=True)
+    )
+    body = "\n".join(_section_html(table, section) for section in table.sections)
+    ranked = any(column.better != "neither" for column in table.columns)
+    bold = ["Bold: the best, and all whose standard errors overlap with it."] if ranked else []
+    notes = " ".join([*bold, *table.notes])
+    return (
+        f'<div class="wide" tabindex="0" role="region" aria-label="{escape(table.title)}"><table>\n'
+        f'<thead><tr><th scope="col">{escape(table.first)}</th>{head}</tr></thead>\n{body}\n</table></div>\n'
+        f'<p class="notes">{escape(notes)}</p>\n'
+    )
+
+
+def page_html(
+    title: str, facts: str, parts: Sequence[Part], absent: Mapping[str, str], paper: Iterable[Shown], pending: int = 0
+) -> str:
+    """Return the page; ``absent`` says why a data set is not here, ``pending`` how many experiments are to come."""
+    style = (files("recap.report") / "page.css").read_text(encoding="utf-8")
+    own = (files("recap.experiments") / "page.css").read_text(encoding="utf-8")
+    made = [part for part in parts if part.html]
+    state = f" {pending} experiments are still to come: open the page again." if pending else ""
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta name="generator" content="recap {__version__}">
+<title>{escape(title)}</title>
+<style>
+{style}{own}</style>
+</head>
+<body>
+<a class="skip" href="#results">Skip to the results</a>
+<header>
+<h1>{escape(title)}</h1>
+<p class="lead">{escape(facts)}{state}</p>
+{_contents(made)}
+</header>
+<main id="results" tabindex="-1">
+{"".join(_part_html(part) for part in made)}
+{_missing(parts, absent)}
+{_paper(parts, absent, paper)}
+</main>
+</body>
+</html>
+"""
+
+
+def _section_html(table: Table, section: Section) -> str:
+    best = [table.best(section, place) for place in range(len(table.columns))]
+    lines = []
+    if section.title:
+        lines.append(f'<tr class="title"><th colspan="{len(table.columns) + 1}">{escape(section.title)}</th></tr>')
+    for number, row in enumerate(section.rows):
+        cells = []
+        for place, (cell, column) in enumerate(zip(row.cells, table.columns, strict=True)):
+            text = escape(cell.shown(column.digits))
+            cells.append(f"<td{_kind([cell])}>{f'<b>{text}</b>' if number in best[place] else text}</td>")
+        lines.append(f'<tr><th scope="row">{escape(row.label)}</th>{"".join(cells)}</tr>')
+    return "<tbody>" + "\n".join(lines) + "</tbody>"
+
+
+def _columns(table: Table) -> list[list[Cell]]:
+    rows = [row.cells for section in table.sections for row in section.rows]
+    return [[row[place] for row in rows] for place in range(len(table.columns))]
+
+
+def _kind(cells: Iterable[Cell]) -> str:
+    """Return how cells are set: words to the left, numbers to the right."""
+    return ' class="text"' if any(isinstance(cell.value, str) for cell in cells) else ""
+
+
+def _files(name: str, link: str) -> str:
+    named = ", ".join(f'<a href="{link}/{name}{suffix}">{kind}</a>' for kind, suffix in SUFFIXES.items())
+    return f'<p class="files">{escape(name)} as {named}</p>\n'
+
+
+def _figure(path: Path, link: str) -> str:
+    data = base64.b64encode(path.read_bytes()).decode()
+    kinds = ", ".join(f'<a href="{link}.{kind}">{kind}</a>' for kind in ("png", "svg"))
+    return (
+        f'<figure><img alt="{escape(path.stem)}" src="data:image/png;base64,{data}">'
+        f"<figcaption>{escape(path.stem)} as {kinds}</figcaption></figure>"
+    )
+
+
+def _contents(made: Sequence[Part]) -> str:
+    lines = []
+    for on in dict.fromkeys(part.on for part in made):
+        links = " ".join(f'<a href="#{part.anchor}">{escape(part.name)}</a>' for part in made if part.on == on)
+        lines.append(f"<li><b>{escape(TITLES[on])}</b> {links}</li>")
+    others = '<li><a href="#missing">what is not here</a> <a href="#paper">the tables and figures of the paper</a></li>'
+    return f'<nav aria-label="Contents"><ul>{"".join(lines)}{others}</ul></nav>'
+
+
+def _part_html(part: Part) -> str:
+    about = escape(EXPERIMENTS[part.name])
+    return f"""<section class="part" id="{part.anchor}">
+<h2>{escape(part.name)} <small>{escape(TITLES[part.on])}: {about}</small></h2>
+{part.html}
+</section>
+"""
+
+
+def _missing(parts: Sequence[Part], absent: Mapping[str, str]) -> str:
+    """Return what the data do not allow, and why."""
+    rows = [(TITLES[on], "all experiments", reason) for on, reason in absent.items()]
+    rows += [(TITLES[part.on], part.name, part.reason) for part in parts if part.reason]
+    empty = "Everything that was asked for could be made."
+    return _listed("missing", "What is not here", ("data set", "experiment", "why"), rows, empty)
+
+
+def _paper(parts: Sequence[Part], absent: Mapping[str, str], paper: Iterable[Shown]) -> str:
+    """Return every table and figure of the paper, with where it is repeated here, or why it is not."""
+    rows = []
+    for shown in paper:
+        here = [part for part in parts if part.name == shown.experiment and part.html]
+        why = [part for part in parts if part.name == shown.experiment and part.reason]
+        links = ", ".join(f'<a href="#{part.anchor}">{escape(TITLES[part.on])}</a>' for part in here)
+        tried = {part.on for part in parts}
+        lacking = [f"{TITLES[on]}: {_why(on, absent)}" for on in shown.on if on not in tried]
+        lacking += [f"{TITLES[part.on]}: {part.reason}" for part in why]
+        if shown.elsewhere:
+            lacking = [f"made by {shown.elsewhere}"]
+        elif not here and not why:
+            lacking.append("not asked for")
+        rows.append((shown.what, _Html(links), "; ".join(lacking)))
+    head = ("in the paper", "here, on", "not here")
+    return _listed("paper", "The tables and figures of the paper", head, rows, "")
+
+
+def _why(on: str, absent: Mapping[str, str]) -> str:
+    return "not at hand" if on in absent else "not asked for"
+
+
+class _Html(str):
+    """Text that is html already."""
+
+    __slots__ = ()
+
+
+def _listed(anchor: str, title: str, head: Sequence[str], rows: Sequence[Sequence[str]], empty: str) -> str:
+    heads = "".join(f'<th scope="col" class="text">{escape(name)}</th>' for name in head)
+    body = "\n".join(
+        "<tr>"
+        + "".join(f'<td class="text">{cell if isinstance(cell, _Html) else escape(cell)}</td>' for cell in row)
+        + "</tr>"
+        for row in rows
+    )
+    table = f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
+    return (
+        f'<section class="part" id="{anchor}"><h2>{escape(title)}</h2>{table if rows else f"<p>{empty}</p>"}</section>'
+    )

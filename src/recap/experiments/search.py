@@ -1,0 +1,287 @@
+"""What the searches share: a captioner of the training captions whose settings are tried on validation pictures.
+
+As in the paper every caption is written by the language model, from the k nearest captions and nothing else, and k is
+searched for with greedy decoding. What is retrieved, embedded or written once is remembered, so that settings which
+differ in one thing share the rest.
+
+Options of all searches: ``pictures=500`` tries with the first so many pictures, ``method=ols`` takes another map,
+``k=13`` spares searches over other things the search for k, ``temperature=0.5`` and ``samples=10`` say how they draw,
+``metrics=cider-d,aclip-s`` computes only some of the columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from recap.augmentation import reading
+from recap.captioner import ReCap
+from recap.datastore import CaptionStore
+from recap.errors import InputError
+from recap.experiments.base import Setup, new_figure
+from recap.experiments.data import TITLES, Bench, Split
+from recap.experiments.paper import paper_section, paper_table
+from recap.experiments.scores import points, score_systems
+from recap.experiments.table import Cell, Column, Row, Section
+from recap.language import Decoding, LanguageModel, load_language_model
+from recap.metrics.cider import cider_d
+from recap.settings import Settings
+from recap.tuning import remembering
+from recap.types import Caption, Draft, Prompt
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+WRITER = "writer"
+"""Writes the captions unless ``--lm`` says otherwise."""
+JUDGE = "ols"
+"""The map behind aCLIP-S and RefaCLIP-S in every row."""
+
+METRICS = {
+    "BLEU@1": "bleu-1",
+    "BLEU@4": "bleu-4",
+    "ROUGE-L": "rouge-l",
+    "CIDEr-D": "cider-d",
+    "SPICE": "spice",
+    "aCLIP-S": "aclip-s",
+    "RefaCLIP-S": "refaclip-s",
+}
+"""Columns, under the paper's names."""
+REPORTED = {"BLEU@1": "BLEU-1", "BLEU@4": "BLEU-4", "SPICE": "SPICE-py"}
+"""What a report calls those it has other names for."""
+COLUMNS = tuple(Column(name) for name in METRICS)
+DRAWN = ("CIDEr-D", "RefaCLIP-S")
+
+KS = (1, 4, 8, 13, 18, 30, 60, 100)
+"""The values of k that are tried where the paper tried none."""
+PAPER_BEST = {
+    "coco": (13, 0.1, 10),
+    "flickr30k": (18, 0.3, 20),
+    "vizwiz": (4, 0.5, 30),
+    "msrvtt": (5, 0.5, 20),
+    "xrays": (5, 0.5, 20),
+}
+"""k, temperature and number of samples that did best in the paper."""
+ALIKE = {"flickr8k": "flickr30k"}
+"""Whose numbers of the paper stand beside those of a data set that it does not have."""
+FLAN = "RN50x64, FLAN-T5-Large"
+
+_known_ks: dict[tuple[object, ...], int] = {}
+
+
+def judged_notes() -> tuple[str, ...]:
+    """Return what every table says."""
+    return (f"aCLIP-S and RefaCLIP-S are judged by the {JUDGE} map in every row.",)
+
+
+def like(setup: Setup) -> str:
+    """Return the data set of the paper whose numbers stand beside ours."""
+    return ALIKE.get(setup.on, setup.on)
+
+
+def paper_best(setup: Setup) -> tuple[int, float, int]:
+    """Return the paper's best k, temperature and number of samples for this data set, or for one like it."""
+    return PAPER_BEST[like(setup)]
+
+
+@dataclass
+class Search:
+    """The training captions as a datastore, a split to try settings on, and a language model."""
+
+    setup: Setup
+    split: str = "dev"
+    model_name: str = WRITER
+    """Taken unless the setup names another."""
+
+    @cached_property
+    def bench(self) -> Bench:
+        """The encoder and the data."""
+        return Bench(self.setup)
+
+    @cached_property
+    def train(self) -> Split:
+        """What the map is fitted to."""
+        return self.bench.load(self.setup.on, "train")
+
+    @cached_property
+    def pictures(self) -> Split:
+        """What the settings are tried on."""
+        return self.of(self.split)
+
+    def of(self, split: str) -> Split:
+        """Return a split, as far as the option ``pictures`` wants it."""
+        whole, many = self.bench.load(self.setup.on, split), int(self.setup.option("pictures", "0"))
+        return whole.first(many) if many else whole
+
+    @cached_property
+    def model(self) -> LanguageModel | None:
+        """The language model."""
+        return load_language_model(self.setup.language_model or self.model_name)
+
+    @cached_property
+    def captioner(self) -> ReCap:
+        """The captioner of the training captions."""
+        return self.captioner_of(self.train.store(self.bench.encoder))
+
+    def captioner_of(self, store: CaptionStore) -> ReCap:
+        """Return a captioner with another datastore; it remembers what it has looked up, embedded and written."""
+        return remembering(self.plain(store))
+
+    def plain(self, store: CaptionStore) -> ReCap:
+        """Return a captioner that does everything anew."""
+        defaults = Settings(candidates="lm" if self.model else "retrieved")
+        decoding = {
+            "seed": self.setup.seed,
+            "temperature": float(self.setup.option("temperature", str(defaults.decoding.temperature))),
+            "samples": int(self.setup.option("samples", str(defaults.decoding.samples))),
+        }
+        alignment = self.train.fit(self.setup.option("method", defaults.method))
+        return ReCap(
+            self.bench.encoder,
+            alignment.statistics_,
+            store,
+            language_model=self.model,
+            settings=defaults.but(**decoding),
+            alignment=alignment,
+        )
+
+    @cached_property
+    def k(self) -> int:
+        """The value of the option, or what does best with greedy decoding; searched for once in a process."""
+        if given := self.setup.option("k", ""):
+            return int(given)
+        setup, model = self.setup, self.model.name if self.model else ""
+        key = (setup.data, setup.on, setup.encoder, model, setup.limit, *sorted(setup.options.items()))
+        if key not in _known_ks:
+            _known_ks[key] = best_k(self.pictures, self.greedy(ks(self.setup)))
+        return _known_ks[key]
+
+    def greedy(self, values: Sequence[int], captioner: ReCap | None = None) -> dict[int, list[str]]:
+        """Return the captions for each k, written greedily."""
+        return {k: self.texts(k, captioner, temperature=0.0) for k in values}
+
+    def texts(self, k: int, captioner: ReCap | None = None, **settings: Any) -> list[str]:
+        """Return the captions with some settings."""
+        return [caption.text for caption in self.captions(k, captioner, **settings)]
+
+    def captions(self, k: int, captioner: ReCap | None = None, **settings: Any) -> list[Caption]:
+        """Return the captions with their evidence."""
+        return reading(captioner or self.captioner, k, **settings).caption_vectors(self.pictures.images)
+
+    def rows(self, systems: Mapping[str, Sequence[str]]) -> tuple[Row, ...]:
+        """Return one row of all metrics for each list of captions."""
+        judge = self.train.fit(JUDGE)
+        wanted = self.setup.option("metrics", ",".join(METRICS.values())).split(",")
+        reports = score_systems(self.bench.encoder, judge, self.pictures, systems, wanted)
+        rows = []
+        for label, report in reports.items():
+            known = {row.name: points(row) for row in report.rows}
+            rows.append(Row(label, tuple(known.get(REPORTED.get(name, name), Cell()) for name in METRICS)))
+        return tuple(rows)
+
+    @property
+    def title(self) -> str:
+        """What the captions are of, and who wrote them."""
+        return self.titled(self.bench.encoder.name, self.model.name if self.model else "no language model")
+
+    def titled(self, *parts: str) -> str:
+        """Return what the captions are of, and what else they have in common."""
+        return ", ".join((f"{TITLES[self.setup.on]} {self.split}", *parts, f"{len(self.pictures.ids):,} pictures"))
+
+
+def ks(setup: Setup) -> tuple[int, ...]:
+    """Return the values of k to try: those of the option, those the paper tried, or ``KS``."""
+    if given := setup.option("ks", ""):
+        return numbers(given)
+    if setup.on in ALIKE:
+        return KS
+    sections = paper_table(f"k-{setup.on}")["sections"]
+    return tuple(int(k) for k in sections[next(iter(sections))])
+
+
+def numbers(given: str) -> tuple[int, ...]:
+    """Return whole numbers between commas."""
+    try:
+        return tuple(int(part) for part in given.split(","))
+    except ValueError as error:
+        raise InputError(f"expected whole numbers between commas, not {given!r}") from error
+
+
+def best_k(pictures: Split, tried: Mapping[int, Sequence[str]]) -> int:
+    """Return the k with the highest CIDEr-D, the smallest of several."""
+    scores = {k: cider_d(captions, pictures.captions).value for k, captions in tried.items()}
+    return max(scores, key=lambda k: (scores[k], -k))
+
+
+def value(row: Row, name: str) -> float:
+    """Return a metric of a row, in points; NaN where there is none."""
+    cell = row.cells[list(METRICS).index(name)].value
+    return float(cell) if isinstance(cell, float | int) else float("nan")
+
+
+def best_row(rows: Sequence[Row]) -> Row:
+    """Return the row with the highest CIDEr-D, the first of several."""
+    return max(rows, key=lambda row: value(row, "CIDEr-D"))
+
+
+def beside(table: str, section: str, setting: str = FLAN, columns: Sequence[Column] = COLUMNS) -> Section:
+    """Return the paper's rows under our columns."""
+    return paper_section(table, section, [column.name for column in columns], setting=setting)
+
+
+@dataclass
+class DrawnOnce:
+    """A language model that draws as many sentences as are ever wanted once, and gives the first of them.
+
+    The first ten of thirty are ten independent sentences too, so a grid over their number need not draw anew.
+    """
+
+    model: LanguageModel
+    most: int
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+    def write(self, prompts: Sequence[Prompt], decoding: Decoding) -> list[list[Draft]]:
+        """Return the drafts for each prompt."""
+        drawn = self.model.write(prompts, replace(decoding, samples=self.most))
+        return [drafts[: decoding.samples] for drafts in drawn]
+
+
+def draw_lines(title: str, xlabel: str, lines: Mapping[str, Mapping[float, Row]]) -> Figure:
+    """Draw metrics over a number, a line for each of several series; values stand at equal distances."""
+    figure = new_figure(9, 3.8)
+    figure.suptitle(title)
+    places = {x: place for place, x in enumerate(sorted({x for line in lines.values() for x in line}))}
+    for axes, name in zip(figure.subplots(1, len(DRAWN)), DRAWN, strict=True):
+        for label, line in lines.items():
+            _mark(axes, [places[x] for x in line], list(line.values()), name, label=label, marker="o")
+        axes.set_title(name)
+        axes.set_xticks(list(places.values()), [f"{x:g}" for x in places])
+        axes.set_xlabel(xlabel)
+    if len(lines) > 1:
+        axes.legend()
+    return figure
+
+
+def draw_rows(title: str, rows: Sequence[Row]) -> Figure:
+    """Draw metrics of rows that no number orders."""
+    figure = new_figure(9, 1.4 + 0.4 * len(rows))
+    figure.suptitle(title)
+    for axes, name in zip(figure.subplots(1, len(DRAWN), sharey=True), DRAWN, strict=True):
+        cells = [row.cells[list(METRICS).index(name)] for row in rows]
+        places = range(len(rows))
+        axes.errorbar(
+            [cell.value for cell in cells], places, xerr=[cell.error or 0 for cell in cells], fmt="o", capsize=3
+        )
+        axes.set_yticks(places, [row.label for row in rows])
+        axes.set_title(name)
+    axes.invert_yaxis()
+    return figure
+
+
+def _mark(axes: Any, places: Sequence[float], rows: Sequence[Row], name: str, **style: Any) -> None:
+    cells = [row.cells[list(METRICS).index(name)] for row in rows]
+    axes.errorbar(places, [cell.value for cell in cells], yerr=[cell.error or 0 for cell in cells], capsize=3, **style)

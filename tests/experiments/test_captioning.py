@@ -1,0 +1,190 @@
+"""The captioning table, the correlation of metrics and the examples on a tiny data set in the shape of Flickr8k."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from recap.datasets import read_flickr8k
+from recap.errors import InputError
+from recap.experiments import Setup, run_experiment
+from recap.experiments.data import Bench
+from recap.experiments.scores import points, score_systems
+from recap.experiments.table import Row, Table
+from recap.metrics import bleu, cider_d, evaluate
+from recap.metrics.statistics import MetricResult
+from recap.types import Pair
+
+METRICS = "bleu-1,bleu-4,rouge-l,cider-d,clip-s,aclip-s,refaclip-s,mid"
+SPLITS = {"train": (0, 1), "dev": (), "test": (2,)}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory, pairs: list[Pair]) -> Path:
+    """Two pictures of each colour to fit, one to test."""
+    home = tmp_path_factory.mktemp("data") / "flickr8k"
+    (home / "images").mkdir(parents=True)
+    for pair in pairs:
+        shutil.copy(str(pair.image), home / "images")
+    lines = [f"{pair.id}#{number}\t{text}\n" for pair in pairs for number, text in enumerate(pair.captions)]
+    (home / "captions.token.txt").write_text("".join(lines))
+    for split, numbers in SPLITS.items():
+        names = [pair.id for pair in pairs if int(Path(pair.id).stem[-1]) in numbers]
+        (home / f"{split}.txt").write_text("\n".join(names))
+    return home.parent
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RECAP_CACHE", str(tmp_path / "cache"))
+
+
+def make_setup(data: Path, encoder: Path, model: str = "none", **options: str) -> Setup:
+    return Setup(data, encoder=f"onnx:{encoder}", language_model=model, options={"metrics": METRICS, **options})
+
+
+def rows(table: Table) -> dict[str, Row]:
+    return {row.label: row for row in table.sections[0].rows}
+
+
+def values(row: Row) -> list[object]:
+    return [cell.value for cell in row.cells]
+
+
+def results_file(folder: Path, captions: Sequence[tuple[str, str]]) -> Path:
+    path = folder / "results.json"
+    path.write_text(json.dumps([{"image_id": image, "caption": text} for image, text in captions]))
+    return path
+
+
+def test_other_systems_stand_beside_ours_with_the_values_of_the_metrics(
+    data: Path, encoder_folder: Path, tmp_path: Path
+) -> None:
+    test = read_flickr8k(data / "flickr8k", "test")
+    wrong = [test[(place + 1) % len(test)].captions[1] for place in range(len(test))]
+    file = results_file(tmp_path, [(pair.id, text) for pair, text in zip(test, wrong, strict=True)][::-1])
+    setup = make_setup(data, encoder_folder, results=f"Astray={file}")
+    table = run_experiment("captioning", setup).tables["captioning"]
+    place = {column.name: number for number, column in enumerate(table.columns)}
+    found = rows(table)
+    assert list(found)[:2] == ["consensus, UM", "nearest, IT"]
+    assert list(found)[-1] == "Astray"
+    references = [pair.captions for pair in test]
+    cider, first = cider_d(wrong, references), bleu(wrong, references)[0]
+    assert found["Astray"].cells[place["CIDEr-D"]].value == pytest.approx(100 * cider.value)
+    assert found["Astray"].cells[place["CIDEr-D"]].error == pytest.approx(100 * cider.standard_error)
+    assert found["Astray"].cells[place["BLEU-1"]].value == pytest.approx(100 * first.value)
+    # what recap says names the right colour: no system that errs everywhere is near it
+    best = found["consensus, OLS"].cells
+    for name in ("CIDEr-D", "aCLIP-S", "RefaCLIP-S"):
+        assert best[place[name]].value > found["Astray"].cells[place[name]].value + 5
+
+
+def test_metrics_that_cannot_be_had_are_empty_and_explained(data: Path, encoder_folder: Path) -> None:
+    table = run_experiment("captioning", make_setup(data, encoder_folder)).tables["captioning"]
+    names = [column.name for column in table.columns]
+    assert "CLIP-S" in names  # the paper has it
+    assert "MID" not in names  # nobody has it
+    assert all(row.cells[names.index("CLIP-S")].value is None for row in table.sections[0].rows)
+    assert any("CLIP-S" in note and "share no space" in note for note in table.notes)
+    assert any("MID" in note and "score more images" in note for note in table.notes)
+    assert [section.title[:17] for section in table.sections[1:]] == ["the paper: MS-COC", "the paper: Flickr"]
+
+
+def test_a_shared_space_brings_clip_s_and_the_maps_that_need_it(data: Path, shared_encoder_folder: Path) -> None:
+    table = run_experiment("captioning", make_setup(data, shared_encoder_folder)).tables["captioning"]
+    place = [column.name for column in table.columns].index("CLIP-S")
+    found = rows(table)
+    assert {"nearest, ZS", "nearest, beta-PR"} <= found.keys()
+    assert all(row.cells[place].value is not None for row in found.values())
+
+
+def test_the_writer_writes_with_every_map_and_the_same_every_time(data: Path, encoder_folder: Path) -> None:
+    setup = make_setup(data, encoder_folder, "writer", pictures="3")
+    one, other = (run_experiment("captioning", setup).tables["captioning"].to_text() for _ in range(2))
+    assert one == other
+    assert "3 pictures" in one
+    labels = [line.split("  ")[0] for line in one.splitlines()]
+    for label in ("UM", "IT", "LFA", "PR", "OLS", "ridge"):
+        assert f"ReCap, {label}" in labels
+    assert {"nearest, PR", "consensus, OLS"} <= {*labels}
+    assert "nearest, IT" not in labels
+
+
+def test_some_maps_only(data: Path, encoder_folder: Path) -> None:
+    table = run_experiment("captioning", make_setup(data, encoder_folder, maps="OLS, PR")).tables["captioning"]
+    wanted = ["consensus, UM", *(f"{way}, {name}" for way in ("nearest", "consensus") for name in ("PR", "OLS"))]
+    assert list(rows(table)) == wanted
+    with pytest.raises(InputError, match="no map 'pr'; there are ZS, IT"):
+        run_experiment("retrieval", make_setup(data, encoder_folder, maps="pr"))
+
+
+def test_results_that_do_not_fit_are_refused(data: Path, encoder_folder: Path, tmp_path: Path) -> None:
+    file = results_file(tmp_path, [("red2.png", "a red wall")])
+    with pytest.raises(InputError, match=r"no caption for 5 of 6 test pictures, such as \w+2.png"):
+        run_experiment("captioning", make_setup(data, encoder_folder, results=f"A={file}"))
+    with pytest.raises(InputError, match="expected NAME=FILE"):
+        run_experiment("captioning", make_setup(data, encoder_folder, results=str(file)))
+    with pytest.raises(InputError, match="pictures=many"):
+        run_experiment("captioning", make_setup(data, encoder_folder, pictures="many"))
+
+
+def test_scores_from_vectors_are_those_from_pictures(data: Path, encoder_folder: Path) -> None:
+    bench = Bench(make_setup(data, encoder_folder))
+    train, test = bench.load("flickr8k", "train"), bench.load("flickr8k", "test")
+    captions = [texts[0] for texts in test.captions]
+    metrics = ("bleu-4", "cider-d", "aclip-s", "refaclip-s")
+    judge = train.fit("ols")
+    ours = score_systems(bench.encoder, judge, test, {"a": captions, "b": captions[::-1]}, metrics)
+    given = {"encoder": bench.encoder, "alignment": judge, "metrics": metrics}
+    for name, texts in (("a", captions), ("b", captions[::-1])):
+        theirs = evaluate(texts, test.captions, test.pictures, **given)
+        for row in theirs:
+            np.testing.assert_allclose(ours[name][row.name].per_image, row.per_image)
+
+
+def test_points() -> None:
+    shown = points(MetricResult("CIDEr-D", 0.5, np.zeros(2), 0.25))
+    assert (shown.value, shown.error) == (50, 25)
+    shown = points(MetricResult("MID", 40.0, np.zeros(1), float("nan")))
+    assert (shown.value, shown.error) == (40, None)
+    assert points(MetricResult("ROUGE-L", float("nan"), np.zeros(1), 0.1)).value is None
+
+
+def test_metrics_are_correlated_over_pictures(data: Path, encoder_folder: Path) -> None:
+    pytest.importorskip("matplotlib")
+    setup = make_setup(data, encoder_folder, metrics="bleu-1,cider-d,aclip-s,clip-s")
+    outcome = run_experiment("metric-correlation", setup)
+    table = outcome.tables["metric-correlation"]
+    names = [column.name for column in table.columns]
+    assert names == ["BLEU-1", "CIDEr-D", "aCLIP-S"]
+    matrix = [values(row) for row in table.sections[0].rows]
+    for place, name in enumerate(names):
+        assert table.sections[0].rows[place].label == name
+        for other in range(len(names)):
+            assert matrix[place][other] == matrix[other][place]
+            assert matrix[place][other] is None or -1.001 <= matrix[place][other] <= 1.001
+    assert list(outcome.figures) == ["metric-correlation"]
+    assert any("CLIP-S" in note for note in table.notes)
+
+
+def test_examples_show_both_ways_to_retrieve(data: Path, encoder_folder: Path, shared_encoder_folder: Path) -> None:
+    pytest.importorskip("matplotlib")
+    outcome = run_experiment("examples", make_setup(data, shared_encoder_folder, pictures="6"))
+    table = outcome.tables["examples"]
+    assert [column.name for column in table.columns] == ["without alignment", "with alignment", "a person"]
+    assert len(table.sections[0].rows) == 6
+    for row in table.sections[0].rows:
+        colour = row.label.removesuffix("2.png")
+        assert all(colour in part for part in str(row.cells[1].value).split("; "))
+        assert colour in str(row.cells[2].value)
+    bare = run_experiment("examples", make_setup(data, encoder_folder)).tables["examples"]
+    assert bare.columns[0].name == "of the picture that looks most alike"
+    assert all(row.label.removesuffix("2.png") in str(row.cells[0].value) for row in bare.sections[0].rows)
+    with pytest.raises(InputError, match="pictures=0"):
+        run_experiment("examples", make_setup(data, encoder_folder, pictures="0"))

@@ -1,0 +1,135 @@
+"""The page of all experiments, made from vectors alone: no picture is there."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from recap.cli.experiment import experiment
+from recap.datasets.vectors import write_vectors
+from recap.encoders import load_encoder
+from recap.errors import InputError
+from recap.experiments import Setup
+from recap.experiments.page import Part, Shown, page_html, table_html
+from recap.experiments.report import PAPER, write_report
+from recap.experiments.table import Cell, Column, Row, Section, Table
+from recap.types import Pair
+
+
+@pytest.fixture
+def data(tmp_path: Path, pairs: list[Pair], encoder_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RECAP_CACHE", str(tmp_path / "cache"))
+    home = tmp_path / "data" / "flickr8k"
+    home.mkdir(parents=True)
+    lines = [f"{pair.id}#{number}\t{text}\n" for pair in pairs for number, text in enumerate(pair.captions)]
+    (home / "captions.token.txt").write_text("".join(lines))
+    for split, numbers in {"train": "01", "dev": "2", "test": "2"}.items():
+        (home / f"{split}.txt").write_text("\n".join(p.id for p in pairs if Path(p.id).stem[-1] in numbers))
+    encoder = load_encoder(f"onnx:{encoder_folder}")
+    known = pairs[:-1]  # one test picture has no vector
+    vectors = encoder.encode_images([pair.image for pair in known])
+    write_vectors(home.with_name("flickr8k-vectors"), [pair.id for pair in known], vectors, encoder.image)
+    return home.parent
+
+
+class Page(HTMLParser):
+    """Collects ids, inner links and whether tags are closed in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.ids: set[str] = set()
+        self.links: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.ids |= {given["id"] or ""} if "id" in given else set()
+        self.links += [given["href"] or ""] if "href" in given else []
+        if tag not in ("meta", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+EXPERIMENTS = ("alignment", "modality-gap", "transfer", "examples")
+
+
+def test_everything_the_data_allow_is_on_the_page_and_the_rest_is_named(data: Path, encoder_folder: Path) -> None:
+    pytest.importorskip("matplotlib")
+    setup, told = Setup(data, encoder=f"onnx:{encoder_folder}", options={"projection": "pca"}), []
+    path = write_report(setup, data.parent / "report", experiments=EXPERIMENTS, tell=told.append)
+    text = path.read_text()
+    page = Page(text)
+    assert not page.open
+    assert {"flickr8k-alignment", "flickr8k-modality-gap", "flickr8k-examples", "missing", "paper"} <= page.ids
+    assert "flickr8k-transfer" not in page.ids  # COCO, its source, is not there
+    for link in page.links:
+        assert link[1:] in page.ids if link.startswith("#") else (path.parent / link).is_file(), link
+    assert len(re.findall("data:image/png;base64,", text)) == 2
+    missing = text[text.index('id="missing"') :]
+    assert "dataset_flickr30k.json is missing" in missing
+    assert "dataset_coco.json is missing" in missing
+    assert "5 pictures" in text  # of six test pictures one has no vector
+    assert any("not possible" in line for line in told)
+    assert "still to come" not in text
+
+
+def test_a_second_run_takes_what_is_there_and_another_setup_does_not(data: Path, encoder_folder: Path) -> None:
+    setup, out = Setup(data, encoder=f"onnx:{encoder_folder}"), data.parent / "report"
+    one = write_report(setup, out, ["flickr8k"], experiments=["alignment"]).read_bytes()
+    part = out / "flickr8k" / "alignment" / "part.json"
+    content = json.loads(part.read_text())
+    part.write_text(json.dumps({**content, "html": "<p>from the folder</p>"}))
+    assert "from the folder" in write_report(setup, out, ["flickr8k"], experiments=["alignment"]).read_text()
+    other = Setup(data, encoder=f"onnx:{encoder_folder}", seed=1)
+    assert "from the folder" not in write_report(other, out, ["flickr8k"], experiments=["alignment"]).read_text()
+    part.write_text("torn")
+    again = write_report(setup, out, ["flickr8k"], experiments=["alignment"]).read_bytes()
+    without_times = [re.sub(rb"<details>.*?</details>", b"", page, flags=re.S) for page in (one, again)]
+    assert without_times[0] == without_times[1]
+
+
+def test_the_command_needs_a_folder_and_some_data(data: Path, encoder_folder: Path, tmp_path: Path) -> None:
+    arguments = ["all", "--data", str(data), "--encoder", f"onnx:{encoder_folder}"]
+    assert "name a folder with --out" in CliRunner().invoke(experiment, arguments).output
+    given = [*arguments, "--out", str(tmp_path / "r"), "--option", "experiments=alignment", "--on", "flickr8k"]
+    assert CliRunner().invoke(experiment, given).stdout == f"{tmp_path / 'r' / 'index.html'}\n"
+    with pytest.raises(InputError, match="no experiment 'magic'"):
+        write_report(Setup(data), tmp_path / "r", experiments=["magic"])
+    with pytest.raises(InputError, match=r"holds none of the data sets: .*imagenet"):
+        write_report(Setup(data, encoder=f"onnx:{encoder_folder}"), tmp_path / "r", ["imagenet"])
+
+
+def test_vectors_of_another_encoder_are_refused(data: Path, shared_encoder_folder: Path) -> None:
+    with pytest.raises(InputError, match="holds vectors of"):
+        write_report(Setup(data, encoder=f"onnx:{shared_encoder_folder}"), data.parent / "report", ["flickr8k"])
+
+
+def test_what_comes_from_outside_is_escaped() -> None:
+    evil = "<script>alert(1)</script>"
+    table = Table("T", (Column(evil),), (Section(evil, (Row(evil, (Cell(evil),)),)),), (evil,), first=evil)
+    parts = [Part("alignment", "flickr8k", table_html(table)), Part("retrieval", "flickr8k", reason=evil)]
+    text = page_html(evil, evil, parts, {"coco": evil}, [Shown(evil, "retrieval", ("coco",))])
+    assert "<script" not in text
+    assert not Page(text).open
+
+
+def test_the_best_is_bold() -> None:
+    rows = (Row("one", (Cell(1.0, 0.1),)), Row("two", (Cell(2.0, 0.1),)))
+    text = table_html(Table("T", (Column("x"),), (Section("", rows),)))
+    assert "<b>2.0 ± 0.1</b>" in text
+    assert "<td>1.0 ± 0.1</td>" in text
+
+
+def test_every_table_of_the_paper_is_named_once() -> None:
+    whats = [shown.what for shown in PAPER]
+    assert len(whats) == len(set(whats))
+    assert np.all([shown.experiment or shown.elsewhere for shown in PAPER])

@@ -1,0 +1,211 @@
+"""DAL and the searches on a tiny data set in the shape of Flickr8k, with the writer of the package."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from recap.datastore import Datastore
+from recap.errors import InputError
+from recap.experiments import Setup, run_experiment, write_outcome
+from recap.experiments.base import Outcome
+from recap.experiments.search import METRICS, DrawnOnce, Search, best_k, ks, value
+from recap.experiments.search_level import narratives
+from recap.experiments.table import Row
+from recap.language import Decoding
+from recap.language.writer import WriterModel
+from recap.metrics import cider_d
+from recap.types import Draft, Pair, Prompt
+
+pytest.importorskip("matplotlib")
+
+SPLITS = ("train", "dev", "test")
+CHEAP = {"metrics": "bleu-1,cider-d,aclip-s,refaclip-s"}
+"""All that needs no parser."""
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory, pairs: list[Pair]) -> Path:
+    """One picture of each colour in each split, and the same under another name as more captions."""
+    folder = tmp_path_factory.mktemp("data")
+    for name in ("flickr8k", "flickr30k"):
+        (folder / name / "images").mkdir(parents=True)
+        for pair in pairs:
+            shutil.copy(str(pair.image), folder / name / "images")
+    lines = [f"{pair.id}#{number}\t{text}\n" for pair in pairs for number, text in enumerate(pair.captions)]
+    (folder / "flickr8k" / "captions.token.txt").write_text("".join(lines))
+    for number, split in enumerate(SPLITS):
+        names = [pair.id for pair in pairs if Path(pair.id).stem.endswith(str(number))]
+        (folder / "flickr8k" / f"{split}.txt").write_text("\n".join(names))
+    images = [{"filename": p.id, "split": "train", "sentences": [{"raw": t} for t in p.captions]} for p in pairs]
+    (folder / "flickr30k" / "dataset_flickr30k.json").write_text(json.dumps({"images": images}))
+    (folder / "narratives").mkdir()
+    told = [
+        {"dataset_id": "Flickr8k", "image_id": Path(pair.id).stem, "caption": f"{pair.captions[0]}. {pair.captions[1]}"}
+        for pair in pairs
+    ]
+    file = folder / "narratives" / "x_localized_narratives.jsonl"
+    file.write_text("".join(json.dumps(record) + "\n" for record in told))
+    return folder
+
+
+@pytest.fixture
+def run(data: Path, encoder_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setenv("RECAP_CACHE", str(tmp_path / "cache"))
+
+    def run(name: str, model: str | None = None, **options: str) -> Outcome:
+        setup = Setup(data, encoder=f"onnx:{encoder_folder}", language_model=model, options={**CHEAP, **options})
+        return run_experiment(name, setup)
+
+    return run
+
+
+def ours(outcome: Outcome, name: str) -> list[Row]:
+    return list(outcome.tables[name].sections[0].rows)
+
+
+def labels(outcome: Outcome, name: str) -> list[str]:
+    return [row.label for row in ours(outcome, name)]
+
+
+def test_dal_shows_every_round_and_is_the_same_every_time(run: Run, tmp_path: Path) -> None:
+    options = {"filter": "aclip-s,cider-d", "rounds": "1", "ks": "3", "samples": "3"}
+    one = run("dal", **options, state=str(tmp_path / "state"), packs=str(tmp_path / "packs"))
+    two = run("dal", **options)
+    table = one.tables["dal"]
+    assert [section.title for section in table.sections] == ["filtered by aCLIP-S", "filtered by CIDEr-D"]
+    assert [row.label for row in table.sections[0].rows][:2] == ["0", "1"]
+    assert [column.name for column in table.columns][-4:] == ["CIDEr-D", "SPICE", "aCLIP-S", "RefaCLIP-S"]
+    for number, outcome in enumerate((one, two)):
+        write_outcome(outcome, tmp_path / str(number))
+    names = {path.name for path in (tmp_path / "0").iterdir()}
+    assert {"dal.txt", "dal-test.md", "dal-metrics.png", "dal-prompt.svg"} <= names
+    for name in names:
+        assert (tmp_path / "0" / name).read_bytes() == (tmp_path / "1" / name).read_bytes(), name
+    store = Datastore.load(tmp_path / "packs" / "aclip-s" / "datastore")
+    assert len(store.find(synthetic=True)) == table.sections[0].rows[-1].cells[2].value
+    with pytest.raises(InputError, match="cannot be filtered by 'bleu'"):
+        run("dal", filter="bleu")
+
+
+def test_k_is_searched_greedily_and_the_best_is_named(run: Run, data: Path, encoder_folder: Path) -> None:
+    outcome = run("search-k", ks="1,4")
+    rows = {row.label: row for row in ours(outcome, "search-k")}
+    assert list(rows) == ["1", "4", "18"], "with the paper's for Flickr30k"
+    best = max((1, 4, 18), key=lambda k: (value(rows[str(k)], "CIDEr-D"), -k))
+    gain = value(rows[str(best)], "CIDEr-D") - value(rows["18"], "CIDEr-D")
+    assert f"k = {best}, {gain:+.1f} against the paper's k = 18" in outcome.tables["search-k"].notes[0]
+    search = Search(Setup(data, encoder=f"onnx:{encoder_folder}"))
+    greedy = search.captioner.configured(k=4, pool=4, temperature=0.0)
+    texts = [caption.text for caption in greedy.caption_vectors(search.pictures.images)]
+    assert value(rows["4"], "CIDEr-D") == pytest.approx(100 * cider_d(texts, search.pictures.captions).value)
+    assert outcome.figures.keys() == {"search-k"}
+
+
+def test_a_grid_retrieves_embeds_and_writes_nothing_twice(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[object] = []
+    searched: list[bytes] = []
+    write, find = WriterModel.write, Datastore.search
+
+    def noted(self: WriterModel, prompts: Sequence[Prompt], decoding: Decoding) -> list[list[Draft]]:
+        written.extend((prompt.text, tuple(prompt.pool), decoding) for prompt in prompts)
+        return write(self, prompts, decoding)
+
+    def noted_search(self: Datastore, queries: object, *args: object, **options: object) -> object:
+        searched.extend(query.tobytes() for query in queries)
+        return find(self, queries, *args, **options)
+
+    monkeypatch.setattr(WriterModel, "write", noted)
+    monkeypatch.setattr(Datastore, "search", noted_search)
+    grid = {"temperatures": "0.1,0.5", "numbers": "2,4"}
+    outcome = run("search-temperature", **grid, k="3")
+    assert labels(outcome, "search-temperature")[:5] == ["0 x 1", "0.1 x 2", "0.5 x 2", "0.1 x 4", "0.5 x 4"]
+    assert labels(outcome, "search-temperature")[5:] == ["paper: k 18, 0.3 x 20", "pack: k 13, 0.5 x 10"]
+    assert len(written) == len(set(written)) == 6 * 5, "greedy, two temperatures, the paper's and the pack's"
+    assert len(searched) == len(set(searched)) == 6
+
+
+def test_fewer_samples_are_the_first_of_more() -> None:
+    class Counting:
+        name, completes = "counting", False
+
+        def write(self, prompts: Sequence[Prompt], decoding: Decoding) -> list[list[Draft]]:
+            return [[Draft(f"{prompt.text} {number}", 0.0) for number in range(decoding.samples)] for prompt in prompts]
+
+    (drafts,) = DrawnOnce(Counting(), 5).write([Prompt("a", ["b"])], Decoding(samples=2))
+    assert [draft.text for draft in drafts] == ["a 0", "a 1"]
+
+
+def test_the_smallest_of_the_best_ks_is_taken(data: Path, encoder_folder: Path) -> None:
+    pictures = Search(Setup(data, encoder=f"onnx:{encoder_folder}")).pictures
+    right, wrong = [texts[0] for texts in pictures.captions], ["somebody"] * len(pictures.ids)
+    assert best_k(pictures, {9: right, 4: right, 1: wrong}) == 4
+
+
+def test_values_of_k_come_from_the_option_the_paper_or_here(data: Path) -> None:
+    assert ks(Setup(data, on="coco")) == (10, 11, 12, 13, 14, 15, 16, 17)
+    assert 100 in ks(Setup(data))
+    assert ks(Setup(data, options={"ks": "2,3"})) == (2, 3)
+    with pytest.raises(InputError, match="whole numbers between commas, not 'many'"):
+        ks(Setup(data, options={"ks": "many"}))
+
+
+def test_every_decoding_and_every_order_has_a_row(run: Run) -> None:
+    decoding = run("search-decoding", k="3", samples="3")
+    assert labels(decoding, "search-decoding") == ["Sampling", "Topk", "Greedy", "Nucleus, l=1", "Nucleus"]
+    ordering = run("search-ordering", "writer", k="3", samples="3")
+    assert labels(ordering, "search-ordering") == ["worst-to-best", "best-to-worst", "random"]
+    greedy = [row.cells for row in ours(run("search-ordering", "writer", k="3", temperature="0"), "search-ordering")]
+    assert greedy[0] == greedy[1] == greedy[2], "the writer reads captions, not the prompt"
+
+
+def test_encoders_and_language_models_one_after_the_other(
+    run: Run, encoder_folder: Path, shared_encoder_folder: Path
+) -> None:
+    names = f"onnx:{encoder_folder};onnx:{shared_encoder_folder}"
+    encoders = run("search-encoder", encoders=names, k="3", samples="3")
+    assert labels(encoders, "search-encoder") == names.split(";")
+    assert [row.cells[-2].value for row in ours(encoders, "search-encoder")] == [3, 3]
+    assert encoders.tables["search-encoder"].sections[1].rows[0].cells[-1].value == "1M"
+    models = run("search-lm", models="none,writer", k="3", samples="3")
+    assert labels(models, "search-lm") == ["none, k = 100", "writer, k = 3"]
+    assert value(ours(models, "search-lm")[0], "BLEU@1") > 50, "a caption of the datastore, though of any colour"
+
+
+def test_levels_of_language_have_their_own_datastores(run: Run, data: Path) -> None:
+    outcome = run("search-level", ks="2")
+    table = outcome.tables["search-level"]
+    titles = [section.title.rpartition(": ")[2] for section in table.sections[:3]]
+    assert titles == ["Single Captions", "All Captions", "Localized Narratives"]
+    assert [len(section.rows) for section in table.sections[:3]] == [1, 5, 5]
+    assert narratives(data / "narratives", ["red0.png", "pink.png"])[0][0].startswith("a red wall. the wall is red")
+    assert narratives(data / "narratives", ["pink.png"]) == [()]
+    assert narratives(data / "nowhere", ["red0.png"]) == [()]
+
+
+def test_other_sources_are_counted_and_missing_ones_named(run: Run) -> None:
+    outcome = run("search-sources", k="4", samples="3")
+    alone, both = ours(outcome, "search-sources")
+    assert (alone.label, both.label) == ("Flickr8k", "Flickr8k + Flickr30k")
+    assert (alone.cells[-2].value, both.cells[-2].value) == (18, 18 + 54)
+    assert alone.cells[-1].value == 0
+    assert 0 < both.cells[-1].value <= 100
+    assert (
+        outcome.tables["search-sources"].notes[-1] == "Not in the data folder: MS-COCO, VizWiz, MSRVTT, chest x-rays."
+    )
+    with pytest.raises(InputError, match=r"dataset_coco\.json is missing"):
+        run("search-sources", sources="coco", k="4")
+
+
+def test_columns_are_those_of_the_paper(run: Run) -> None:
+    table = run("search-k", ks="1").tables["search-k"]
+    assert [column.name for column in table.columns] == list(METRICS)
+    paper = {row.label: row.cells for row in table.sections[1].rows}
+    assert paper["18"][3].value == pytest.approx(65.0, abs=2)
+    assert table.render("text") == run("search-k", ks="1").tables["search-k"].render("text")
