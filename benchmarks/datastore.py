@@ -206,6 +206,7 @@ def median_ms(search: Callable[[Rows], object], queries: Rows) -> tuple[float, f
 def exact(store: MutableStore, queries: Rows) -> tuple[Rows, ExactIndex]:
     """Return the similarities of the true nearest, and an index of all vectors in memory."""
     index, ids = ExactIndex(store.dimension, half=True), store.ids
+    index.prepare(len(ids), queries)
     best = faiss.ResultHeap(len(queries), K, keep_max=True)
     for start in range(0, len(ids), BLOCK):
         part = ids[start : start + BLOCK]

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -44,6 +45,8 @@ def main() -> None:
         space = Space("generated", "1" * 64, "2" * 64, arguments.dimension, arguments.dimension)
         facts = generate(work / "all", arguments.pairs, space, generator)
         who = runner("local", cpus=arguments.cpus)
+        warm = subset(work / "warm", work / "all", facts[:2], space)
+        statistics(warm, selected(warm, who), who)  # what is loaded at first is not counted
         print(f"{'pairs':>10}{'seconds':>10}{'CPU s':>10}{'peak MB':>10}{'error of the map':>20}", flush=True)
         rows = []
         for share in SHARES:
@@ -161,22 +164,41 @@ class Workers:
             self._sample()
 
     def _sample(self) -> None:
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit():
+        found = {int(entry.name): _process(entry) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
+        for pid, process in found.items():
+            if process is None or not process.name.startswith(b"ray::") or not self._is_below(pid, found):
                 continue
-            try:
-                if not (entry / "cmdline").read_bytes().startswith(b"ray::"):
-                    continue
-                status = (entry / "status").read_text()
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue  # it has ended meanwhile
-            pid, used = int(entry.name), (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
             if not self._thread.is_alive() and not self._ended.is_set():
-                self._first[pid] = used
-            self._last[pid] = used
-            peak = next(line for line in status.splitlines() if line.startswith("VmHWM"))
-            self.peak = max(self.peak, int(peak.split()[1]) * 1024)
+                self._first[pid] = process.seconds
+            self._last[pid] = process.seconds
+            self.peak = max(self.peak, process.peak)
+
+    @staticmethod
+    def _is_below(pid: int, found: dict[int, Process | None]) -> bool:
+        """Tell whether a process was started by this one, or by one that was."""
+        process = found.get(pid)
+        while process is not None and process.parent != os.getpid():
+            process = found.get(process.parent)
+        return process is not None
+
+
+class Process(NamedTuple):
+    """What the system says about a process."""
+
+    name: bytes
+    parent: int
+    seconds: float
+    peak: int
+
+
+def _process(entry: Path) -> Process | None:
+    try:
+        name, status = (entry / "cmdline").read_bytes(), (entry / "status").read_text()
+        fields = (entry / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None  # it has ended meanwhile
+    peak = next((int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM")), 0)
+    return Process(name, int(fields[1]), (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), peak)
 
 
 def print_law(name: str, pairs: list[float], values: list[float]) -> None:

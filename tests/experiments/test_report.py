@@ -77,6 +77,9 @@ def test_everything_the_data_allow_is_on_the_page_and_the_rest_is_named(data: Pa
     missing = text[text.index('id="missing"') :]
     assert "dataset_flickr30k.json is missing" in missing
     assert "dataset_coco.json is missing" in missing
+    paper = text[text.index('id="paper"') :]
+    assert "Flickr30k, VizWiz, MSRVTT: not at hand; Flickr8k: " in paper.split("transfer from")[1].split("</tr>")[0]
+    assert "not asked for" in paper.split("lightweight captioning")[1].split("</tr>")[0]
     assert "5 pictures" in text  # of six test pictures one has no vector
     assert any("not possible" in line for line in told)
     assert "still to come" not in text

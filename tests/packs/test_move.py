@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from recap import ReCap, pack
-from recap.cli.main import main
+from recap.cli.main import cli
 from recap.datastore import Datastore, DiskStore
 from recap.datastore.milvus import MilvusStore
 from recap.errors import InputError, PackError
@@ -84,8 +84,18 @@ def test_a_place_that_is_none_changes_nothing(folder):
 
 
 def test_the_command_and_what_info_says(folder):
-    done = CliRunner().invoke(main, ["datastore", "move", str(folder), "disk"])
+    done = CliRunner().invoke(cli, ["datastore", "move", str(folder), "disk"])
     assert done.exit_code == 0, done.output
     assert "search: disk" in done.stderr
-    facts = json.loads(CliRunner().invoke(main, ["pack", "info", str(folder), "--json"]).stdout)
+    listed = CliRunner().invoke(cli, ["datastore", "list", str(folder), "--limit", "1"])
+    assert listed.stdout.startswith("0\twalls\t")
+    facts = json.loads(CliRunner().invoke(cli, ["pack", "info", str(folder), "--json"]).stdout)
     assert facts["datastore"]["search"] == "disk"
+
+
+def test_fit_puts_captions_where_it_is_told(pairs_folder, encoder_folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("RECAP_CACHE", str(tmp_path / "cache"))
+    options = ["--encoder", f"onnx:{encoder_folder}", "--lm", "none", "--out", str(tmp_path / "new"), "--no-calibrate"]
+    done = CliRunner().invoke(cli, ["fit", str(pairs_folder), *options, "--datastore", "disk"])
+    assert done.exit_code == 0, done.output
+    assert isinstance(pack.read_datastore(tmp_path / "new"), DiskStore)

@@ -86,6 +86,10 @@ class Address:
         return replace(self, collections=(collection,))
 
 
+LITE_OPTIONS = {"grpc.keepalive_time_ms": 600_000, "grpc.keepalive_permit_without_calls": False}
+"""For the server of a file: it takes the client's usual signs of life for an attack, and hangs up."""
+
+
 class Collection:
     """One collection: an id, a unit vector, and what is known about each caption."""
 
@@ -97,7 +101,8 @@ class Collection:
         self.name = address.collections[0]
         self._error = pymilvus.MilvusException
         try:
-            self._client = pymilvus.MilvusClient(address.server, token=os.environ.get(TOKEN, ""))
+            options = {"grpc_options": LITE_OPTIONS} if address.embedded else {}
+            self._client = pymilvus.MilvusClient(address.server, token=os.environ.get(TOKEN, ""), **options)
         except (pymilvus.MilvusException, ModuleNotFoundError) as error:
             lite = f"; Milvus Lite may be missing: {MissingExtraError('it', 'milvus')}" if address.embedded else ""
             raise PackError(f"{address.server}: cannot be reached: {error}{lite}") from error

@@ -56,12 +56,19 @@ def name(place: str) -> str:
 
 def is_folder(place: str) -> bool:
     """Tell whether there is such a folder."""
-    return bool(_of(place)[0].isdir(_of(place)[1]))
+    if not is_url(place):
+        return Path(place).is_dir()
+    files, path = _of(place)
+    return bool(files.isdir(path))
 
 
 def exists(place: str) -> bool:
     """Tell whether there is such a file or folder."""
-    return bool(_of(place)[0].exists(_of(place)[1]))
+    if not is_url(place):
+        return Path(place).exists()
+    files, path = _of(place)
+    with _explained(place):
+        return bool(files.exists(path))
 
 
 def listing(place: str) -> list[Found]:

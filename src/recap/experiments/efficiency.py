@@ -149,9 +149,13 @@ def _baseline(system: str, setup: Setup, pairs: Pairs) -> Measured:
     known = _trained(trainer, setup, system, pairs, label)
     images = pairs.test.images[: _number(setup, "pictures", 100)]
 
+    # who has not learned to stop would write longer captions than after training
+    limit = {} if known.dev else {"limit": _mean_tokens(model, pairs.dev)}
+
     def caption() -> None:
         # retrieval is a part of captioning for a system that reads what was retrieved
-        write_captions(model, images, _prompts(pairs.recap, images, None) if prompted else [""] * len(images))
+        prompts = _prompts(pairs.recap, images, None) if prompted else [""] * len(images)
+        write_captions(model, images, prompts, **limit)
 
     captioning = _per_thousand(caption, len(images), clock)
     return Measured(label, parameters, *known.training, captioning, known.dev, known.epochs, known.to_best)
@@ -224,6 +228,12 @@ def _prompts(recap: ReCap, images: Vectors, own: tuple[str, ...] | None) -> list
     return [prompt([item.text for item in recap.datastore.evidence(*row)]) for row in rows]
 
 
+def _mean_tokens(model: Baseline, split: Split) -> int:
+    """Return how many tokens the captions of a split have on average, with the one that ends them."""
+    captions = [text for texts in split.captions for text in texts]
+    return 1 + round(sum(len(model.decoder.encode(text)) for text in captions) / len(captions))
+
+
 def _per_thousand(work: Callable[[], object], pictures: int, clock: Callable[[], float]) -> float:
     started = clock()
     work()
@@ -262,7 +272,8 @@ def _times(title: str, measured: list[Measured], setup: Setup) -> Table:
     notes = (
         f"{clock}, vectors of pictures and captions given; encoding them costs every system the same. ReCap's training "
         "is its fit (map, datastore and index), that of the others one epoch over the same captions, without judging "
-        f"on dev. Captioning starts from vectors, too, and is measured on {pictures} pictures.",
+        f"on dev. Captioning starts from vectors, too, and is measured on {pictures} pictures; a baseline of which no epoch "
+        "was trained writes as many tokens as captions of dev have on average.",
     )
     return Table("Efficiency: times", TIMES, (Section(title, rows), paper), notes)
 

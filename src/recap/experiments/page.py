@@ -178,20 +178,25 @@ def _paper(parts: Sequence[Part], absent: Mapping[str, str], paper: Iterable[Sho
         here = [part for part in parts if part.name == shown.experiment and part.html]
         why = [part for part in parts if part.name == shown.experiment and part.reason]
         links = ", ".join(f'<a href="#{part.anchor}">{escape(TITLES[part.on])}</a>' for part in here)
-        tried = {part.on for part in parts}
-        lacking = [f"{TITLES[on]}: {_why(on, absent)}" for on in shown.on if on not in tried]
-        lacking += [f"{TITLES[part.on]}: {part.reason}" for part in why]
         if shown.elsewhere:
             lacking = [f"made by {shown.elsewhere}"]
         elif not here and not why:
-            lacking.append("not asked for")
+            lacking = ["not asked for"]
+        else:
+            lacking = [*_untried(shown, parts, absent), *(f"{TITLES[part.on]}: {part.reason}" for part in why)]
         rows.append((shown.what, _Html(links), "; ".join(lacking)))
     head = ("in the paper", "here, on", "not here")
     return _listed("paper", "The tables and figures of the paper", head, rows, "")
 
 
-def _why(on: str, absent: Mapping[str, str]) -> str:
-    return "not at hand" if on in absent else "not asked for"
+def _untried(shown: Shown, parts: Sequence[Part], absent: Mapping[str, str]) -> list[str]:
+    """Return the data sets of the paper on which nothing was run, by the reason."""
+    tried = {part.on for part in parts}
+    reasons: dict[str, list[str]] = {}
+    for on in shown.on:
+        if on not in tried:
+            reasons.setdefault("not at hand" if on in absent else "not asked for", []).append(TITLES[on])
+    return [f"{', '.join(names)}: {reason}" for reason, names in reasons.items()]
 
 
 class _Html(str):

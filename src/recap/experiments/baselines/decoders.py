@@ -84,23 +84,23 @@ class Baseline(nn.Module):
         ).logits[:, :-1]
         return nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
 
-    def write(self, images: Tensor, prompts: Sequence[str]) -> list[str]:
-        """Return the most likely caption of each image, chosen token by token."""
+    def write(self, images: Tensor, prompts: Sequence[str], *, limit: int = CAPTION_TOKENS) -> list[str]:
+        """Return the most likely caption of each image, chosen token by token, with at most ``limit`` tokens."""
         was_training = self.training
         self.eval()
         captions: list[str] = []
         with torch.inference_mode():
             for start in range(0, len(images), WRITE_BATCH):
                 part = slice(start, start + WRITE_BATCH)
-                captions += self._write(*self.condition(images[part], prompts[part]))
+                captions += self._write(*self.condition(images[part], prompts[part]), limit)
         self.train(was_training)
         return captions
 
-    def _write(self, embedded: Tensor, mask: Tensor) -> list[str]:
+    def _write(self, embedded: Tensor, mask: Tensor, limit: int) -> list[str]:
         out = self.gpt(inputs_embeds=embedded, attention_mask=mask, position_ids=_positions(mask), use_cache=True)
         rows: list[list[int]] = [[] for _ in embedded]
         ended = torch.zeros(len(rows), dtype=torch.bool, device=embedded.device)
-        for _ in range(CAPTION_TOKENS):
+        for _ in range(limit):
             tokens = out.logits[:, -1].argmax(dim=1)
             ended |= tokens == self.decoder.end
             for row, token, over in zip(rows, tokens.tolist(), ended.tolist(), strict=True):

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from recap.errors import InputError
-from recap.experiments.baselines.decoders import Baseline
+from recap.experiments.baselines.decoders import CAPTION_TOKENS, Baseline
 from recap.files import atomic_write
 from recap.metrics.cider import CiderD
 from recap.metrics.statistics import MetricResult
@@ -207,10 +207,12 @@ def judge(model: Baseline, examples: Examples) -> MetricResult:
     return CiderD(examples.captions).score(write_captions(model, examples.images, examples.prompts))
 
 
-def write_captions(model: Baseline, images: Vectors, prompts: Sequence[str]) -> list[str]:
-    """Return a caption for each image."""
+def write_captions(
+    model: Baseline, images: Vectors, prompts: Sequence[str], *, limit: int = CAPTION_TOKENS
+) -> list[str]:
+    """Return a caption for each image, of at most ``limit`` tokens."""
     device = next(model.parameters()).device
-    return model.write(torch.from_numpy(images).to(device), prompts)
+    return model.write(torch.from_numpy(images).to(device), prompts, limit=limit)
 
 
 def _write(path: Path, state: dict[str, Any]) -> None:
