@@ -272,8 +272,8 @@ def _times(title: str, measured: list[Measured], setup: Setup) -> Table:
     notes = (
         f"{clock}, vectors of pictures and captions given; encoding them costs every system the same. ReCap's training "
         "is its fit (map, datastore and index), that of the others one epoch over the same captions, without judging "
-        f"on dev. Captioning starts from vectors, too, and is measured on {pictures} pictures; a baseline of which no epoch "
-        "was trained writes as many tokens as captions of dev have on average.",
+        f"on dev. Captioning starts from vectors, too, and is measured on {pictures} pictures; a baseline that was not "
+        "trained writes as many tokens as captions of dev have on average.",
     )
     return Table("Efficiency: times", TIMES, (Section(title, rows), paper), notes)
 
