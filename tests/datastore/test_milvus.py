@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -60,6 +64,13 @@ def test_without_the_extra_it_is_named(monkeypatch):
     monkeypatch.setattr(collection, "import_module", missing)
     with pytest.raises(MissingExtraError, match=r"recap-captioner\[milvus\]"):
         MilvusStore("milvus:./captions.db")
+
+
+def test_a_file_that_another_process_has_open_is_named(new_milvus, milvus_file):
+    new_milvus(16)
+    code = "import sys; from recap.datastore import open_store; open_store(sys.argv[1])"
+    done = subprocess.run([sys.executable, "-c", code, f"milvus:{milvus_file}"], capture_output=True, text=True)
+    assert re.search(r"PackError: .*captions\.db: cannot be opened.*one process at a time", done.stderr)
 
 
 def test_a_collection_is_opened_as_it_was_left(new_milvus, unit):

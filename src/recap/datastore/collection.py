@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -104,8 +105,10 @@ class Collection:
             options = {"grpc_options": LITE_OPTIONS} if address.embedded else {}
             self._client = pymilvus.MilvusClient(address.server, token=os.environ.get(TOKEN, ""), **options)
         except (pymilvus.MilvusException, ModuleNotFoundError) as error:
-            lite = f"; Milvus Lite may be missing: {MissingExtraError('it', 'milvus')}" if address.embedded else ""
-            raise PackError(f"{address.server}: cannot be reached: {error}{lite}") from error
+            if address.embedded and find_spec("milvus_lite") is None:
+                raise MissingExtraError("a datastore in a file of Milvus Lite", "milvus") from error
+            why = "; one process at a time can open it: is it open in another?" if address.embedded else ""
+            raise PackError(f"{address.server}: cannot be opened: {error}{why}") from error
 
     def exists(self) -> bool:
         """Return whether it has been created."""

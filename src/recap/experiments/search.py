@@ -6,7 +6,8 @@ differ in one thing share the rest.
 
 Options of all searches: ``pictures=500`` tries with the first so many pictures, ``method=ols`` takes another map,
 ``k=13`` spares searches over other things the search for k, ``temperature=0.5`` and ``samples=10`` say how they draw,
-``metrics=cider-d,aclip-s`` computes only some of the columns.
+``selection=cosine`` chooses among sentences as the paper does and not as suits the model, ``metrics=cider-d,aclip-s``
+computes only some of the columns.
 """
 
 from __future__ import annotations
@@ -131,7 +132,8 @@ class Search:
 
     def plain(self, store: CaptionStore) -> ReCap:
         """Return a captioner that does everything anew."""
-        defaults = Settings(candidates="lm" if self.model else "retrieved")
+        rule = self.setup.option("selection", "") or None
+        defaults = Settings(candidates="lm" if self.model else "retrieved", selection=rule)
         decoding = {
             "seed": self.setup.seed,
             "temperature": float(self.setup.option("temperature", str(defaults.decoding.temperature))),
