@@ -19,10 +19,10 @@ import numpy as np
 from recap import pack, updating
 from recap.alignment import LinearAlignment, PairStatistics
 from recap.confidence import Calibration
-from recap.datastore import CaptionStore
+from recap.datastore import CaptionStore, MutableStore
 from recap.encoders import Encoder, load_encoder
 from recap.errors import EncoderMismatchError, ImageError, InputError
-from recap.fitting import Pairs, encode_pairs, worked_examples
+from recap.fitting import EncodedPairs, Pairs, encode_pairs, worked_examples
 from recap.intake import FitReport
 from recap.language import LanguageModel, PromptTemplate, PromptTooLongError, load_language_model
 from recap.packs.about import About
@@ -109,6 +109,7 @@ class ReCap:
         keep_vectors: bool = False,
         about: About | None = None,
         progress: bool = False,
+        datastore: MutableStore | None = None,
         **settings: Any,
     ) -> Self:
         """Fit the map to pairs and take their captions as datastore.
@@ -128,25 +129,47 @@ class ReCap:
             keep_vectors: whether the pack keeps image vectors, so that ``forget`` needs nothing but names.
             about: author, licence and description for the card.
             progress: whether to show a bar.
+            datastore: an empty one to take the captions, such as a ``DiskStore`` for more than fit into memory.
             settings: any of ``recap.settings.Settings``, such as ``method="ols"``, ``k=13``, ``temperature=0.1``.
         """
         chosen = Settings().but(**settings)
         loaded = load_encoder(encoder, device=device) if isinstance(encoder, str) else encoder
         model = _language_model(language_model, device)
         encoded = encode_pairs(
-            pairs, loaded, source=source, validation=validation, keep_vectors=keep_vectors, progress=progress
+            pairs,
+            loaded,
+            source=source,
+            validation=validation,
+            keep_vectors=keep_vectors,
+            progress=progress,
+            datastore=datastore,
         )
-        parts = (loaded, encoded.statistics, encoded.datastore)
-        fitted = cls(*parts, language_model=model, settings=chosen, device=device)
-        examples = worked_examples(encoded.samples, fitted.alignment, fitted.datastore)
-        fitted.settings = chosen.but(examples=chosen.examples or examples)
-        fitted.pictures, fitted.report = encoded.pictures, encoded.report
-        fitted.about = (about or About()).but(data=encoded.report.counts())
+        fitted = cls.from_encoded(encoded, loaded, language_model=model, settings=chosen, about=about, device=device)
         if validation is None and not tune:
             return fitted
         from recap.tuning import judged
 
         return judged(fitted, encoded.validation, tune=tune)
+
+    @classmethod
+    def from_encoded(
+        cls,
+        encoded: EncodedPairs,
+        encoder: Encoder,
+        *,
+        language_model: LanguageModel | None,
+        settings: Settings,
+        about: About | None = None,
+        device: str = "cpu",
+    ) -> Self:
+        """Return the captioner of pairs that are encoded already; the arguments mean the same as those of ``fit``."""
+        parts = (encoder, encoded.statistics, encoded.datastore)
+        fitted = cls(*parts, language_model=language_model, settings=settings, device=device)
+        examples = worked_examples(encoded.samples, fitted.alignment, fitted.datastore)
+        fitted.settings = settings.but(examples=settings.examples or examples)
+        fitted.pictures, fitted.report = encoded.pictures, encoded.report
+        fitted.about = (about or About()).but(data=encoded.report.counts())
+        return fitted
 
     @property
     def problems(self) -> tuple[InputError, ...]:

@@ -50,6 +50,17 @@ def write_json(path: str | Path, value: Any) -> None:
         file.write(text.encode())
 
 
+def link_or_copy(source: Path, target: Path) -> None:
+    """Give a file that nobody will write to a second name, or copy it where the file system cannot do that."""
+    with _explained(target):
+        try:
+            os.link(source, target)
+        except OSError:
+            shutil.copyfile(source, target)
+            with target.open("rb") as file:
+                os.fsync(file.fileno())
+
+
 @contextmanager
 def atomic_folder(path: str | Path) -> Iterator[Path]:
     """Yield an empty folder that takes the place of ``path`` when the block ends, and vanishes if it raises.

@@ -12,7 +12,8 @@ import numpy as np
 
 from recap.alignment import LinearAlignment, PairStatistics
 from recap.datasets import PairFiles, printable
-from recap.datastore import CaptionStore, Datastore
+from recap.datastore import CaptionStore, Datastore, MutableStore
+from recap.datastore.base import Ids, require_same_encoder
 from recap.encoders import Encoder
 from recap.errors import InputError, RecapWarning
 from recap.intake import FitReport, Incoming, Intake
@@ -50,7 +51,7 @@ class EncodedPairs:
     """What is left of the pairs once they have been encoded."""
 
     statistics: PairStatistics
-    datastore: Datastore
+    datastore: MutableStore
     samples: tuple[tuple[Pair, Vectors], ...]
     """A few pairs with their image vectors, for worked examples."""
     pictures: Pictures
@@ -102,6 +103,7 @@ def encode_pairs(
     validation: float | Pairs | None = None,
     keep_vectors: bool = False,
     intake: Intake | None = None,
+    datastore: MutableStore | None = None,
 ) -> EncodedPairs:
     """Encode pairs block by block; what cannot be used is left out and reported.
 
@@ -114,23 +116,37 @@ def encode_pairs(
             on its content only, so that the same picture under two names is never on both sides, nor ever changes it.
         keep_vectors: whether to keep the image vectors, so that pictures can be withdrawn without being given again.
         intake: what has been taken in before, which is left out now.
+        datastore: an empty one that takes the captions, such as a ``DiskStore``; by default one in memory.
     """
     taken = intake or Intake()
-    share = validation if isinstance(validation, float | int) else 0.0
-    if not 0 <= share < 1:
-        raise InputError(f"the share of validation pictures must be at least 0 and below 1, not {share}")
-    apart: list[tuple[Incoming, Vectors]] = []
-    if validation is not None and not isinstance(validation, float | int):
-        apart = list(Intake(broken=taken.broken).encoded(as_pairs(validation), encoder, progress=progress))
+    share, apart = kept_apart(validation, encoder, taken, progress=progress)
     withheld = frozenset(item.sha256 for item, _ in apart)
-    store = _Store(encoder, source, keep_vectors)
+    store = PairStore(encoder, source, keep_vectors, datastore)
     for item, vector in taken.encoded(as_pairs(pairs), encoder, withheld=withheld, progress=progress):
-        if _is_apart(item.sha256, share):
+        if is_apart(item.sha256, share):
             apart.append((item, vector))
         else:
             store.take(item, vector)
     store.flush()
-    return _finished(store, apart, taken, new=intake is None)
+    return store.finished(apart, taken, new=intake is None)
+
+
+def kept_apart(
+    validation: float | Pairs | None, encoder: Encoder, taken: Intake, *, progress: bool
+) -> tuple[float, list[tuple[Incoming, Vectors]]]:
+    """Return the share of pictures to keep apart, and the encoded validation pairs where they are given."""
+    if isinstance(validation, float | int):
+        if not 0 <= validation < 1:
+            raise InputError(f"the share of validation pictures must be at least 0 and below 1, not {validation}")
+        return float(validation), []
+    if validation is None:
+        return 0.0, []
+    return 0.0, list(Intake(broken=taken.broken).encoded(as_pairs(validation), encoder, progress=progress))
+
+
+def is_apart(sha256: str, share: float) -> bool:
+    """Tell whether a picture is among the share that is kept apart; its content alone decides."""
+    return int(sha256[:13], 16) / 16**13 < share
 
 
 def worked_examples(
@@ -150,73 +166,84 @@ def worked_examples(
 
 
 @dataclass(slots=True)
-class _Store:
+class PairStore:
     """Takes up encoded pairs: statistics, captions, and the register of pictures."""
 
     encoder: Encoder
     source: str
     keep_vectors: bool
+    given: MutableStore | None = None
     statistics: PairStatistics = field(init=False)
-    datastore: Datastore = field(init=False)
+    datastore: MutableStore = field(init=False)
     pictures: Pictures = field(init=False)
-    samples: list[tuple[str, Pair, Vectors]] = field(default_factory=list)
+    _samples: list[tuple[str, Pair, Vectors]] = field(default_factory=list)
     _block: list[tuple[Incoming, Vectors]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         text = self.encoder.text
         self.statistics = empty_statistics(self.encoder)
-        self.datastore = Datastore(text.dimension, encoder=text.name, fingerprint=text.fingerprint)
+        in_memory = Datastore(text.dimension, encoder=text.name, fingerprint=text.fingerprint)
+        self.datastore = in_memory if self.given is None else self.given
+        require_same_encoder(in_memory, self.datastore)
         self.pictures = Pictures(vectors=[] if self.keep_vectors else None)
 
     def take(self, item: Incoming, vector: Vectors) -> None:
+        """Take up a picture, and encode its captions with those of others."""
         self._block.append((item, vector))
-        # those with the smallest hashes: some at random, and the same ones whatever the order
-        self.samples = sorted([*self.samples, (item.sha256, item.pair, vector)], key=lambda s: s[0])[:EXAMPLES]
         if len(self._block) == BLOCK:
             self.flush()
 
     def flush(self) -> None:
+        """Encode and keep what has been taken up."""
         block, self._block = self._block, []
         if not block:
             return
-        owners = [item.pair.id for item, _ in block for _ in item.pair.captions]
         captions = [caption for item, _ in block for caption in item.pair.captions]
-        ids = self.datastore.add(captions, self.encoder.encode_texts(captions), source=self.source, image_ids=owners)
+        ids = self.keep(block, self.encoder.encode_texts(captions))
         # in float64 and from the rows as they are kept, so that the same can be subtracted again
         images = np.stack([vector for _, vector in block]).astype(np.float64)
         counts = [len(item.pair.captions) for item, _ in block]
         self.statistics.update(images, self.datastore.raw_vectors(ids).astype(np.float64), counts=counts)
-        for (item, vector), own in zip(block, np.split(ids, np.cumsum(counts)[:-1]), strict=True):
+
+    def keep(self, block: Sequence[tuple[Incoming, Vectors]], caption_vectors: Vectors) -> Ids:
+        """Add captions to the datastore and pictures to the register, and return the ids of the captions."""
+        pairs = [item.pair for item, _ in block]
+        owners = [pair.id for pair in pairs for _ in pair.captions]
+        captions = [caption for pair in pairs for caption in pair.captions]
+        ids = self.datastore.add(captions, caption_vectors, source=self.source, image_ids=owners)
+        ends = np.cumsum([len(pair.captions) for pair in pairs])
+        for (item, vector), own in zip(block, np.split(ids, ends[:-1]), strict=True):
             digest = captions_digest(item.pair.captions)
             self.pictures.add(Picture(item.pair.id, self.source, item.sha256, tuple(own.tolist()), digest), vector)
+        # those with the smallest hashes: some at random, and the same ones whatever the order
+        candidates = [*self._samples, *((item.sha256, item.pair, vector) for item, vector in block)]
+        self._samples = sorted(candidates, key=lambda sample: sample[0])[:EXAMPLES]
+        return ids
 
-
-def _is_apart(sha256: str, share: float) -> bool:
-    return int(sha256[:13], 16) / 16**13 < share
-
-
-def _finished(store: _Store, apart: Sequence[tuple[Incoming, Vectors]], taken: Intake, *, new: bool) -> EncodedPairs:
-    if not len(store.datastore):
-        if taken.repeated_pairs:
-            raise InputError(f"there is no new pair: {len(taken.repeated_pairs)} came before")
-        first = f"; the first: {taken.broken[0]}" if taken.broken else ""
-        raise InputError(f"none of the {len(taken.broken)} pictures could be used{first}")
-    report = FitReport(
-        pictures=len(store.pictures),
-        captions=len(store.datastore),
-        validation=len(apart),
-        broken=tuple(taken.broken),
-        repeated_pictures=tuple(taken.repeated_pictures),
-        repeated_pairs=tuple(taken.repeated_pairs),
-    )
-    _warn(report, store.encoder, new=new)
-    validation = Validation(
-        ids=tuple(item.pair.id for item, _ in apart),
-        references=tuple(item.pair.captions for item, _ in apart),
-        vectors=np.array([vector for _, vector in apart], dtype=np.float32).reshape(-1, store.encoder.image.dimension),
-    )
-    samples = tuple((pair, vector) for _, pair, vector in store.samples)
-    return EncodedPairs(store.statistics, store.datastore, samples, store.pictures, validation, report)
+    def finished(self, apart: Sequence[tuple[Incoming, Vectors]], taken: Intake, *, new: bool) -> EncodedPairs:
+        """Return what has been kept, with a report; ``apart`` are the validation pictures."""
+        if not len(self.datastore):
+            if taken.repeated_pairs:
+                raise InputError(f"there is no new pair: {len(taken.repeated_pairs)} came before")
+            first = f"; the first: {taken.broken[0]}" if taken.broken else ""
+            raise InputError(f"none of the {len(taken.broken)} pictures could be used{first}")
+        report = FitReport(
+            pictures=len(self.pictures),
+            captions=len(self.datastore),
+            validation=len(apart),
+            broken=tuple(taken.broken),
+            repeated_pictures=tuple(taken.repeated_pictures),
+            repeated_pairs=tuple(taken.repeated_pairs),
+        )
+        _warn(report, self.encoder, new=new)
+        dimension = self.encoder.image.dimension
+        validation = Validation(
+            ids=tuple(item.pair.id for item, _ in apart),
+            references=tuple(item.pair.captions for item, _ in apart),
+            vectors=np.array([vector for _, vector in apart], dtype=np.float32).reshape(-1, dimension),
+        )
+        samples = tuple((pair, vector) for _, pair, vector in self._samples)
+        return EncodedPairs(self.statistics, self.datastore, samples, self.pictures, validation, report)
 
 
 def _checked(given: Any, number: int) -> Pair:

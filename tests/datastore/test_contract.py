@@ -199,6 +199,20 @@ def test_ids_are_never_used_again(new_store, unit):
     assert len(store) == 39
 
 
+def test_other_captions_have_another_hash(new_store, unit):
+    store = fill(new_store(16), unit, 40)
+    seen = {store.content_hash()}
+    store.remove([3])
+    seen.add(store.content_hash())
+    store.remove([4])
+    seen.add(store.content_hash())
+    store.add(["new"], unit(1))
+    seen.add(store.content_hash())
+    assert len(seen) == 4
+    assert store.content_hash() == store.content_hash()
+    assert DatastoreView([store]).content_hash() != DatastoreView([store, store]).content_hash()
+
+
 def test_merge(new_store, unit, brute):
     one, other = fill(new_store(16), unit, 20), Datastore(16, dtype="float16")
     other.add(["x", "y", "z"], unit(3, seed=7), source="other", synthetic=True, image_ids=["a", "b", "c"])

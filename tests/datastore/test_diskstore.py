@@ -149,6 +149,31 @@ def test_the_recall_in_the_manifest_is_what_brute_force_says(tmp_path, unit):
     assert store.facts()["recall@13 in per cent"] == round(100 * built.recall, 2)
 
 
+def test_a_committed_store_is_copied_as_it_is_and_others_are_made_anew(tmp_path, unit):
+    store, asked = make(tmp_path / "one", unit), unit(5, seed=9)
+    store.commit()
+    store.copy_to(tmp_path / "same")
+    same = DiskStore(tmp_path / "same", verify=True)
+    assert files(tmp_path / "same") == files(tmp_path / "one")
+    grow(same, unit, 9, 1)
+    same.remove([4])
+    same.commit()
+    assert state(DiskStore(tmp_path / "one", verify=True)) == state(store)
+    store.remove([7])
+    store.commit()
+    store.copy_to(tmp_path / "less")
+    less = DiskStore(tmp_path / "less", verify=True)
+    assert state(less) == state(store)
+    assert not any(b"caption 0/7 " in path.read_bytes() for path in (tmp_path / "less").iterdir())
+    store.centred_by(unit(1, seed=8)[0] * 0.3).copy_to(tmp_path / "moved")
+    moved = DiskStore(tmp_path / "moved", verify=True)
+    np.testing.assert_array_equal(moved.center, unit(1, seed=8)[0] * np.float32(0.3))
+    expected = store.centred_by(moved.center).search(asked, 7)
+    np.testing.assert_array_equal(moved.search(asked, 7).ids, expected.ids)
+    with pytest.raises(InputError, match="holds a datastore already"):
+        DiskStore(tmp_path / "same").copy_to(tmp_path / "less")
+
+
 def test_lists_are_made_when_there_is_enough_and_again_when_there_is_much_more(tmp_path, unit):
     store = make(tmp_path, unit, 40)
     store.commit()

@@ -3,15 +3,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from recap import ReCap, pack
 from recap.cli.main import cli
-from recap.datastore import Datastore, DiskStore
+from recap.datastore import Datastore, DiskStore, diskstore
 from recap.datastore.milvus import MilvusStore
 from recap.errors import InputError, PackError
 from recap.packs.captions import move, remove
+from recap.packs.hub import push
 from recap.packs.verify import verify
 
 
@@ -96,6 +98,59 @@ def test_the_command_and_what_info_says(folder):
 def test_fit_puts_captions_where_it_is_told(pairs_folder, encoder_folder, tmp_path, monkeypatch):
     monkeypatch.setenv("RECAP_CACHE", str(tmp_path / "cache"))
     options = ["--encoder", f"onnx:{encoder_folder}", "--lm", "none", "--out", str(tmp_path / "new"), "--no-calibrate"]
+    monkeypatch.setattr(diskstore, "SPILL_BYTES", 500)
     done = CliRunner().invoke(cli, ["fit", str(pairs_folder), *options, "--datastore", "disk"])
     assert done.exit_code == 0, done.output
-    assert isinstance(pack.read_datastore(tmp_path / "new"), DiskStore)
+    store = pack.read_datastore(tmp_path / "new")
+    assert isinstance(store, DiskStore)
+    assert store.dtype == "float32"
+    assert {path.name for path in tmp_path.iterdir()} <= {"new", "cache", pairs_folder.name}
+    assert sound(tmp_path / "new")
+
+
+def test_a_fit_is_the_same_wherever_captions_go(pairs_folder, encoder_folder, address, tmp_path, monkeypatch):
+    monkeypatch.setenv("RECAP_CACHE", str(tmp_path / "cache"))
+    options = ["--encoder", f"onnx:{encoder_folder}", "--lm", "none", "--no-calibrate"]
+    done = CliRunner().invoke(cli, ["embed", str(pairs_folder), *options[:2], "--out", str(tmp_path / "v")])
+    assert done.exit_code == 0, done.output
+    packs = []
+    for number, (pairs, where) in enumerate(
+        [(pairs_folder, "flat"), (pairs_folder, "disk"), (tmp_path / "v", "disk"), (tmp_path / "v", address)]
+    ):
+        out = tmp_path / f"pack{number}"
+        more = ["--source", "walls", "--datastore", where, "--out", str(out)]
+        done = CliRunner().invoke(cli, ["fit", str(pairs), *options, *more])
+        assert done.exit_code == 0, done.output
+        packs.append(ReCap.from_pretrained(out))
+    for one in packs[1:]:
+        np.testing.assert_allclose(one.alignment.W_, packs[0].alignment.W_, atol=1e-9)
+        assert list(one.datastore) == list(packs[0].datastore)
+        assert one.settings == packs[0].settings
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_fit_is_refused_before_the_work_where_captions_cannot_go(pairs_folder, tmp_path):
+    for where in ("nowhere", "milvus:./captions"):
+        done = CliRunner().invoke(cli, ["fit", str(pairs_folder), "--out", str(tmp_path / "new"), "--datastore", where])
+        assert isinstance(done.exception, InputError), done.output
+    assert not (tmp_path / "new").exists()
+
+
+def test_an_update_to_another_folder_leaves_the_old_pack_alone(folder, new_pictures, tmp_path, monkeypatch):
+    monkeypatch.setenv("RECAP_CACHE", str(tmp_path / "cache"))
+    move(folder, "disk")
+    new = tmp_path / "new.jsonl"
+    lines = ({"image": str(path), "caption": f"a new {name}"} for name, path in new_pictures.items())
+    new.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    before = (folder / pack.DATASTORE / "manifest.json").read_bytes()
+    more = ["--source", "again", "--out", str(tmp_path / "more"), "--datastore", "disk", "--no-calibrate"]
+    done = CliRunner().invoke(cli, ["fit", str(new), "--update", str(folder), *more])
+    assert done.exit_code == 0, done.output
+    assert len(pack.read_datastore(tmp_path / "more")) == len(pack.read_datastore(folder)) + len(new_pictures)
+    assert (folder / pack.DATASTORE / "manifest.json").read_bytes() == before
+
+
+def test_a_pack_in_a_database_cannot_be_shared(folder, address):
+    move(folder, address)
+    with pytest.raises(PackError, match="others cannot reach"):
+        push(folder, "ada/walls")

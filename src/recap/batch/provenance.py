@@ -10,7 +10,6 @@ from recap import __version__
 
 if TYPE_CHECKING:
     from recap.captioner import ReCap
-    from recap.datastore import CaptionStore
 
 
 def provenance(captioner: ReCap, pack: str, *, min_confidence: float | None = None, **others: Any) -> dict[str, str]:
@@ -41,20 +40,10 @@ def _settings_hash(captioner: ReCap, others: dict[str, Any]) -> str:
     decisive = {
         "encoders": [captioner.encoder.image.fingerprint, captioner.encoder.text.fingerprint],
         "map": [hashlib.sha256(array.tobytes()).hexdigest() for array in arrays],
-        "datastore": _datastore_hash(captioner.datastore),
+        "datastore": [captioner.datastore.sources(), captioner.datastore.content_hash()],
         "language_model": captioner.language_model.name if captioner.language_model else "none",
         "calibration": captioner.calibration and captioner.calibration.as_dict(),
         "settings": captioner.settings.as_dict(),
         "others": others,
     }
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _datastore_hash(datastore: CaptionStore) -> str:
-    """Return a hash of the captions; of a store that cannot be walked through only of their numbers."""
-    content = hashlib.sha256(json.dumps(datastore.sources(), sort_keys=True).encode())
-    for store in getattr(datastore, "stores", (datastore,)):
-        if hasattr(store, "__iter__"):
-            for row in store:
-                content.update(f"{row.id} {row.text}\n".encode(errors="surrogatepass"))
-    return content.hexdigest()

@@ -80,7 +80,7 @@ def caption_files(
     """
     if min_confidence is not None:
         check_minimum(min_confidence, captioner.calibration, captioner.settings.method)
-    run = _BatchRun(journal, sinks, failed, generated_by, min_confidence)
+    run = BatchRun(journal, sinks, failed, generated_by, min_confidence)
     started = time.perf_counter()
     pending = [path for path in paths if not run.recall(path)]
     known = journal.place_of_content if journal else lambda sha256: None
@@ -99,7 +99,7 @@ def caption_files(
     return run.summary
 
 
-class _BatchRun:
+class BatchRun:
     """What is done with each file, in the caller's thread."""
 
     def __init__(

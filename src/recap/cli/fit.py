@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from recap.captioner import ReCap
     from recap.datasets import PairFiles
     from recap.intake import FitReport
+    from recap.packs.captions import MakeStore
     from recap.tuning import Trial
 
 SHOWN = 10
@@ -61,6 +62,7 @@ def fit(pairs: str | None, out: Path | None, update: str | None, forget: str | N
     these pictures once more.
     """
     from recap.pack import check_target
+    from recap.packs.captions import check_place, staging
 
     if forget and not update:
         raise click.UsageError("--forget goes with --update PACK")
@@ -71,14 +73,20 @@ def fit(pairs: str | None, out: Path | None, update: str | None, forget: str | N
         raise click.UsageError("Missing option '--out'.")
     check_target(target)
     started, where = time.perf_counter(), given.pop("datastore")
+    if where is not None:
+        check_place(where)
     if forget is not None and update is not None:
         withdraw(update, forget, pairs, target, **given)
     elif pairs is not None:
         calibrate = given.pop("calibrate") and given["ray"] is None
-        captioner = extend(update, pairs, **given) if update is not None else start(pairs, target=target, **given)
-        if calibrate:
-            fit_confidence(captioner, pairs, given["images"], given["splits"])
-        finish(captioner, target, given["report"], started, where)
+        with staging(target, where) as make_store:
+            if update is not None:
+                captioner = extend(update, pairs, **given)
+            else:
+                captioner = start(pairs, target=target, make_store=make_store, **given)
+            if calibrate:
+                fit_confidence(captioner, pairs, given["images"], given["splits"])
+            finish(captioner, target, given["report"], started, where)
 
 
 def start(
@@ -99,6 +107,7 @@ def start(
     licence: str | None,
     ray: str | None,
     target: Path,
+    make_store: MakeStore,
     **settings: Any,
 ) -> ReCap:
     """Fit a new pack."""
@@ -123,10 +132,20 @@ def start(
         **{name: value for name, value in settings.items() if value is not None},
     }
     if ray is not None or is_for_parts(pairs):
-        return fit_in_parts(pairs, encoder, ray, target, images=images, splits=splits or None, **options)
+        options |= {"images": images, "splits": splits or None, "make_store": make_store}
+        return committed(fit_in_parts(pairs, encoder, ray, target, **options))
     known = PairFiles(pairs, images=images, splits=splits or None)
     loaded = load_encoder(encoder, device=device, cache=cache_dir() / "vectors.sqlite")
-    return ReCap.fit(known, encoder=loaded, **options)
+    return committed(ReCap.fit(known, encoder=loaded, datastore=make_store(loaded.text), **options))
+
+
+def committed(captioner: ReCap) -> ReCap:
+    """Return a new captioner; if its captions are on disk, all of them, so that the pack can have the same files."""
+    from recap.datastore import DiskStore
+
+    if isinstance(captioner.datastore, DiskStore):
+        captioner.datastore.commit()
+    return captioner
 
 
 def extend(
@@ -235,12 +254,12 @@ def show(trial: Trial) -> None:
 
 def finish(captioner: ReCap, target: Path, report: Path | None, started: float, datastore: str | None = None) -> None:
     """Save the pack, say what it is and what was wrong with the pairs; exit with 1 when some were broken."""
+    from recap.datastore import DiskArguments, DiskStore
     from recap.distributed.whole import vectors_beside
+    from recap.packs.captions import move
 
     captioner.save_pretrained(target)
-    if datastore is not None:
-        from recap.packs.captions import move
-
+    if datastore is not None and not (datastore == DiskArguments.kind and isinstance(captioner.datastore, DiskStore)):
         move(target, datastore)
     shutil.rmtree(vectors_beside(target), ignore_errors=True)
     told = captioner.report

@@ -113,6 +113,10 @@ class CaptionStore(Protocol):
         """Return how many captions each source has."""
         ...
 
+    def content_hash(self) -> str:
+        """Return what differs between stores with other captions."""
+        ...
+
 
 def names(value: Names) -> list[str]:
     """Return one name or several as a list."""
@@ -157,6 +161,13 @@ def centred(rows: Vectors, center: Vectors | None) -> Vectors:
     lengths = np.linalg.norm(moved, axis=1, keepdims=True)
     moved /= np.where(lengths == 0, 1, lengths)
     return moved
+
+
+def is_same_center(one: Vectors | None, other: Vectors | None) -> bool:
+    """Tell whether two stores are centred alike."""
+    if one is None or other is None:
+        return one is other
+    return bool(np.array_equal(one, other))
 
 
 def _refuse(bad: npt.NDArray[np.bool_], message: str) -> None:

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from recap.datastore import disk
-from recap.datastore.base import Ids
+from recap.datastore.base import Ids, is_same_center
 from recap.datastore.index import RECALL_K, RECALL_QUERIES, DiskArguments, index_arguments
 from recap.datastore.manifest import DISK, MANIFEST, BuiltIndex, Manifest, Segment, read_manifest
 from recap.datastore.parts import MappedPart, Parts
 from recap.errors import InputError, PackError
+from recap.files import link_or_copy
 
 if TYPE_CHECKING:
     from recap.datastore.disksearch import DiskSearcher, Lists
@@ -78,7 +79,24 @@ class DiskHome:
                 built=self._adopted_lists(writer, searcher),
             )
             self.manifest = writer.commit(manifest)
-        self._gone = self.parts.gone
+        self._gone, self._center = self.parts.gone, searcher.center
+
+    def is_all(self, searcher: DiskSearcher) -> bool:
+        """Tell whether the files of the folder are all there is to the store, and hold nothing that has gone."""
+        parts, manifest, lists = self.parts, self.manifest, searcher.lists
+        new = len(parts.table) or len(parts.segments) > len(manifest.segments) or len(parts.gone)
+        lists_here = manifest.built is None if lists is None else lists.files[0].parent == self.folder
+        centred = is_same_center(searcher.center, self._center)
+        return not new and parts.table.next_id == manifest.next_id and lists_here and centred
+
+    def copy_files(self, folder: Path) -> None:
+        """Make a store in ``folder`` of the same files, which are never written to again."""
+        with disk.writing(folder) as writer:
+            if writer.found is not None:
+                raise InputError(f"{folder} holds a datastore already")
+            for file in self.manifest.files:
+                link_or_copy(self.folder / file.name, folder / file.name)
+            writer.commit(self.manifest)
 
     @contextmanager
     def locked(self) -> Iterator[disk.Writer]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import threading
 from collections.abc import Iterator, Sequence
@@ -183,11 +184,21 @@ class DiskStore(MutableStore):
             known |= {f"recall@{RECALL_K} in per cent": round(100 * lists.recall, 2)}
         return known
 
+    def content_hash(self) -> str:
+        """Return what differs between stores with other captions, from the hashes of the files where that is all."""
+        if not self._home.is_all(self._searcher):
+            return super().content_hash()
+        files = (f"{segment.captions.sha256} {segment.vectors.sha256}" for segment in self._home.manifest.segments)
+        return hashlib.sha256(" ".join(files).encode()).hexdigest()
+
     def copy_to(self, folder: str | Path) -> None:
         """Write the whole store to ``folder``, and stay where it is."""
         folder = Path(folder).resolve()
         if folder == self._home.folder:
             self.commit()
+            return
+        if self._home.is_all(self._searcher):
+            self._home.copy_files(folder)
             return
         copied = DiskStore.create(
             folder,

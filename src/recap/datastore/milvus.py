@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -62,6 +63,7 @@ class MilvusStore(MutableStore):
         self._center = decode_center(known["recap.center"])
         self._next_id = int(known["recap.next_id"])
         self._source_names: set[str] = set(json.loads(known["recap.sources"]))
+        self._made = known.get("recap.made", "")
 
     @classmethod
     def create(
@@ -96,6 +98,7 @@ class MilvusStore(MutableStore):
             "center": encode_center(_usable(center, dimension)),
             "next_id": "0",
             "sources": "[]",
+            "made": secrets.token_hex(8),
         }
         collection.create(dimension, {f"recap.{name}": value for name, value in properties.items()})
         return cls(address.url)
@@ -187,6 +190,14 @@ class MilvusStore(MutableStore):
     def facts(self) -> dict[str, str | int | float]:
         """Return where the captions are, and how they are searched."""
         return {"search": "milvus", "index": self._index, "address": self.url}
+
+    def content_hash(self) -> str:
+        """Return what differs between stores with other captions, without fetching them.
+
+        No id is given twice in a collection: as long as it lives, the next id and the number of captions say which
+        ones there are.
+        """
+        return f"{self.url} {self._made} {self._next_id} {len(self)}"
 
     def copy_to(self, folder: str | Path) -> None:
         """Write all captions to ``folder`` as a store on disk."""

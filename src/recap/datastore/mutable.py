@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,6 +21,7 @@ from recap.datastore.base import (
     Names,
     SearchResult,
     centred,
+    is_same_center,
     require_same_encoder,
     unit_rows,
 )
@@ -146,6 +148,13 @@ class MutableStore(ABC):
         ids = self.ids
         for start in range(0, len(ids), BATCH):
             yield from self.rows(ids[start : start + BATCH])
+
+    def content_hash(self) -> str:
+        """Return what differs between stores with other captions: here a hash of all of them."""
+        content = hashlib.sha256()
+        for row in self:
+            content.update(f"{row.id} {row.text}\n".encode(errors="surrogatepass"))
+        return content.hexdigest()
 
     def add(
         self,
@@ -296,6 +305,4 @@ class MutableStore(ABC):
         return center
 
     def _is_centred_by(self, center: Vectors | None) -> bool:
-        if center is None or self.center is None:
-            return center is self.center
-        return bool((center == self.center).all())
+        return is_same_center(center, self.center)

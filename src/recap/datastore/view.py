@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from recap.datastore.base import CaptionRow, Ids, SearchResult, require_same_encoder
+from recap.datastore.base import CaptionRow, Ids, SearchResult, is_same_center, require_same_encoder
 from recap.datastore.diskstore import DiskStore
 from recap.datastore.mutable import MutableStore
 from recap.datastore.store import Datastore
@@ -96,7 +97,7 @@ class DatastoreView:
         """Return the ``k`` nearest captions of all stores; the filters are those of ``MutableStore.search``."""
         first = self.stores[0]
         for store in self.stores[1:]:
-            if not np.array_equal(_or_empty(first.center), _or_empty(store.center)):
+            if not is_same_center(first.center, store.center):
                 raise InputError("the stores of a view must be centred alike: call set_center on the view first")
         found = [store.search(queries, k, **filters) for store in self.stores]
         ids = np.concatenate([_global(number, result.ids) for number, result in enumerate(found)], axis=1)
@@ -135,6 +136,10 @@ class DatastoreView:
                 total[name] = total.get(name, 0) + count
         return total
 
+    def content_hash(self) -> str:
+        """Return what differs between views with other captions."""
+        return hashlib.sha256(" ".join(store.content_hash() for store in self.stores).encode()).hexdigest()
+
     def _gathered(self, ids: npt.ArrayLike, method: str) -> Vectors:
         wanted = np.asarray(ids, dtype=np.int64)
         rows = np.empty((len(wanted), self.dimension), dtype=np.float32)
@@ -152,7 +157,3 @@ class DatastoreView:
 
 def _global(number: int, ids: Ids) -> Ids:
     return np.where(ids < 0, -1, ids + (number << ID_BITS))
-
-
-def _or_empty(center: Vectors | None) -> npt.NDArray[Any]:
-    return np.zeros(0) if center is None else center

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from recap.batch.journal import Journal
 from recap.batch.pipeline import Item, Pipeline
-from recap.batch.run import Summary, _BatchRun
+from recap.batch.run import BatchRun, Summary
 from recap.datasets.shards import TAR_SUFFIXES
 from recap.distributed import storage
 from recap.distributed.parts import Part, Record, find_parts, picture_parts
@@ -85,7 +85,7 @@ class CaptionInParts:
 
         The arguments mean the same as those of ``caption_files``; each who does a part loads the captioner for itself.
         """
-        run = _BatchRun(journal, sinks, failed, generated_by, min_confidence)
+        run = BatchRun(journal, sinks, failed, generated_by, min_confidence)
         started = time.perf_counter()
         left = [Todo(part) for part in picture_parts((path for path in paths if not run.recall(path)), SIZE)]
         left += _left(self.elsewhere, journal, run)
@@ -113,7 +113,7 @@ def _is_elsewhere(given: str) -> bool:
     return storage.is_url(given) or given.lower().endswith((*TAR_SUFFIXES, ".parquet"))
 
 
-def _left(parts: Sequence[Part], journal: Journal | None, run: _BatchRun) -> list[Todo]:
+def _left(parts: Sequence[Part], journal: Journal | None, run: BatchRun) -> list[Todo]:
     """Return what is left of parts that lie elsewhere; what the journal has is known by its name and handed on."""
     if journal is None or not parts:
         return [Todo(part) for part in parts]

@@ -17,15 +17,15 @@ from tqdm import tqdm
 
 from recap.alignment import PairStatistics
 from recap.datasets.records import MissingCaptionError
+from recap.datastore import MutableStore
 from recap.datastore.base import unit_rows
 from recap.distributed.repetitions import ABSENT, APART, FITTED, WITHHELD, Keys, Mask, ReadKeys, Selected, select
 from recap.distributed.runners import LocalRunner, Runner
 from recap.distributed.shards import Block, Space, VectorFolder, read_shard
 from recap.encoders import Encoder
 from recap.errors import ImageError, InputError
-from recap.fitting import BLOCK, EXAMPLES, EncodedPairs, Pairs, _finished, _Store, as_pairs
+from recap.fitting import BLOCK, EncodedPairs, Pairs, PairStore, kept_apart
 from recap.intake import Incoming, Intake
-from recap.packs.pictures import Picture, captions_digest
 from recap.types import Pair, Vectors
 
 LEAVES = 64
@@ -49,27 +49,26 @@ def fit_vectors(
     validation: float | Pairs | None = None,
     keep_vectors: bool = False,
     progress: bool = False,
+    datastore: MutableStore | None = None,
 ) -> EncodedPairs:
     """Return what ``recap.fitting.encode_pairs`` would of the pictures themselves; its arguments mean the same."""
     Space.of(encoder).check(folder.space, folder.place)
     chosen = runner or LocalRunner()
-    share = float(validation) if isinstance(validation, float | int) else 0.0
-    if not 0 <= share < 1:
-        raise InputError(f"the share of validation pictures must be at least 0 and below 1, not {share}")
     taken = Intake()
-    apart: list[tuple[Incoming, Vectors]] = []
-    if validation is not None and not isinstance(validation, float | int):
-        apart = list(Intake(broken=taken.broken).encoded(as_pairs(validation), encoder, progress=progress))
+    share, apart = kept_apart(validation, encoder, taken, progress=progress)
     shards = selected(folder, chosen, share, frozenset(item.sha256 for item, _ in apart), progress=progress)
-    store = _Store(encoder, source, keep_vectors)
+    store = PairStore(encoder, source, keep_vectors, datastore)
     if any(part.fitted().any() for part in shards):
         store.statistics = statistics(folder, shards, chosen)
     bar = tqdm(_rows(folder, shards, taken), desc="captions", unit="image", disable=None if progress else True)
     rows = iter(bar)
     while block := list(islice(rows, BLOCK)):
         apart += [(row.incoming, row.vector) for row in block if row.role == APART]
-        _take_up(store, [row for row in block if row.role == FITTED])
-    return _finished(store, apart, taken, new=True)
+        fitted = [row for row in block if row.role == FITTED]
+        if fitted:
+            vectors = np.concatenate([row.caption_vectors for row in fitted])
+            store.keep([(row.incoming, row.vector) for row in fitted], vectors)
+    return store.finished(apart, taken, new=True)
 
 
 def selected(
@@ -209,21 +208,3 @@ def _problem(name: str, image: str, sha: str, error: str) -> InputError:
     if not sha:
         return InputError(f"{name}: a caption without a picture")
     return MissingCaptionError(f"{image or name}: no caption")
-
-
-def _take_up(store: _Store, rows: Sequence[_Used]) -> None:
-    """Add captions to the datastore and pictures to the register."""
-    if not rows:
-        return
-    pairs = [row.incoming.pair for row in rows]
-    owners = [pair.id for pair in pairs for _ in pair.captions]
-    captions = [caption for pair in pairs for caption in pair.captions]
-    vectors = np.concatenate([row.caption_vectors for row in rows])
-    ids = store.datastore.add(captions, vectors, source=store.source, image_ids=owners)
-    ends = np.cumsum([len(pair.captions) for pair in pairs])
-    for row, own in zip(rows, np.split(ids, ends[:-1]), strict=True):
-        pair, sha = row.incoming.pair, row.incoming.sha256
-        picture = Picture(pair.id, store.source, sha, tuple(own.tolist()), captions_digest(pair.captions))
-        store.pictures.add(picture, row.vector)
-    samples = [(row.incoming.sha256, row.incoming.pair, row.vector) for row in rows]
-    store.samples = sorted([*store.samples, *samples], key=lambda sample: sample[0])[:EXAMPLES]

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recap.distributed.shards import read_shard
-from recap.fitting import _is_apart
+from recap.fitting import is_apart
 
 Hashes: TypeAlias = npt.NDArray[np.uint64]
 """Two numbers a row: 128 bits, so that two contents never have the same."""
@@ -91,7 +91,7 @@ class ReadKeys:
             return ABSENT
         if sha in self.withheld:
             return WITHHELD
-        return APART if _is_apart(sha, self.share) else FITTED
+        return APART if is_apart(sha, self.share) else FITTED
 
 
 def select(shards: Sequence[Keys]) -> Iterator[Selected]:

@@ -14,10 +14,11 @@ from recap.distributed.fitting import fit_vectors
 from recap.distributed.parts import find_parts
 from recap.distributed.runners import runner
 from recap.distributed.shards import VectorFolder, is_vectors
-from recap.encoders import Encoder, load_encoder
-from recap.fitting import EncodedPairs, Pairs, worked_examples
-from recap.language import LanguageModel, load_language_model
+from recap.encoders import load_encoder
+from recap.fitting import Pairs
+from recap.language import load_language_model
 from recap.packs.about import About
+from recap.packs.captions import MakeStore
 from recap.settings import Settings
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def fit_in_parts(
     language_model: str = "none",
     tune: bool | Callable[[Trial], None] = False,
     about: About | None = None,
+    make_store: MakeStore = lambda text: None,
     **settings: Any,
 ) -> ReCap:
     """Fit a captioner to pairs; their vectors are made first, unless they are what is given.
@@ -69,6 +71,7 @@ def fit_in_parts(
         language_model: its name.
         tune: as in ``ReCap.fit``, and all that follows.
         about: author, licence and description for the card.
+        make_store: returns an empty store to take the captions; None for one in memory.
         settings: any of ``recap.settings.Settings``.
     """
     # what is wrong with these is said before the work
@@ -88,28 +91,11 @@ def fit_in_parts(
         validation=validation,
         keep_vectors=keep_vectors,
         progress=progress,
+        datastore=make_store(loaded.text),
     )
-    captioner = fitted_captioner(encoded, loaded, model, chosen, about or About(), device)
+    captioner = ReCap.from_encoded(encoded, loaded, language_model=model, settings=chosen, about=about, device=device)
     if validation is None and not tune:
         return captioner
     from recap.tuning import judged
 
     return judged(captioner, encoded.validation, tune=tune)
-
-
-def fitted_captioner(
-    encoded: EncodedPairs,
-    encoder: Encoder,
-    language_model: LanguageModel | None,
-    settings: Settings,
-    about: About,
-    device: str = "cpu",
-) -> ReCap:
-    """Return the captioner of encoded pairs, as ``ReCap.fit`` makes it."""
-    parts = (encoder, encoded.statistics, encoded.datastore)
-    fitted = ReCap(*parts, language_model=language_model, settings=settings, device=device)
-    examples = worked_examples(encoded.samples, fitted.alignment, fitted.datastore)
-    fitted.settings = settings.but(examples=settings.examples or examples)
-    fitted.pictures, fitted.report = encoded.pictures, encoded.report
-    fitted.about = about.but(data=encoded.report.counts())
-    return fitted

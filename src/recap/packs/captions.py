@@ -7,7 +7,7 @@ killed leaves the captions as they were before or as they should be after. The c
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,47 @@ from recap import pack
 from recap.alignment import LinearAlignment
 from recap.datasets import Sentence
 from recap.datastore import Datastore, DatastoreView, DiskStore, MutableStore, disk
+from recap.datastore.index import index_arguments
 from recap.datastore.location import MILVUS
 from recap.datastore.manifest import DISK
 from recap.encoders import TextEncoder
 from recap.errors import EncoderMismatchError, PackError
 from recap.files import atomic_folder, write_json
+
+MakeStore = Callable[[TextEncoder], MutableStore | None]
+"""Makes an empty store for captions of an encoder; None where the default, in memory, will do."""
+
+
+def check_place(where: str) -> None:
+    """Raise ``InputError`` unless captions can be kept in such a place; see ``move``."""
+    if where.startswith(MILVUS):
+        from recap.datastore.collection import Address
+
+        Address.parse(where)
+    else:
+        index_arguments(where)
+
+
+@contextmanager
+def staging(target: Path, where: str | None) -> Iterator[MakeStore]:
+    """Yield what makes an empty store on disk, beside a pack that is to be fitted, for captions that go to ``where``.
+
+    So they need not fit into memory, unless that is where they are searched. The store goes when the block ends; what
+    a killed process has left of one goes when the next is made.
+    """
+    folder = target.absolute().with_name(f".{target.absolute().name}.captions")
+
+    def make(text: TextEncoder) -> MutableStore | None:
+        if where is None or not (where == DISK or where.startswith(MILVUS)):
+            return None
+        shutil.rmtree(folder, ignore_errors=True)
+        about: dict[str, Any] = {"encoder": text.name, "fingerprint": text.fingerprint, "dtype": "float32"}
+        return DiskStore.create(folder, text.dimension, **about)
+
+    try:
+        yield make
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
@@ -99,6 +135,7 @@ def move(folder: Path, where: str) -> None:
     ``where`` is a kind of index in memory (flat, half, approximate), ``disk``, or the address of a database such as
     ``milvus:./captions.db``. They keep their ids. What was in the pack goes; what was in a database stays there.
     """
+    check_place(where)
     old = pack.read_datastore(folder)
     if isinstance(old, DatastoreView):
         raise PackError(f"{folder}: its captions are in several collections; copy them with DatastoreView.copy_to")

@@ -48,7 +48,12 @@ def push(
 
     from recap.assets.hub import explained
 
-    pack.read_config(folder)
+    elsewhere = pack.read_config(folder).get("datastore")
+    if elsewhere:
+        raise PackError(
+            f"{folder}: its captions are in {elsewhere}, which others cannot reach; bring them into the pack first "
+            f"(recap datastore move {folder} flat)"
+        )
     api = HfApi(token=token)
     with explained(repository):
         name = api.create_repo(repository, private=private, exist_ok=True).repo_id

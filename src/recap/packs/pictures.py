@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -49,14 +51,25 @@ class Pictures:
     """The pictures of a pack in the order in which they were fitted."""
 
     def __init__(self, pictures: Iterable[Picture] = (), vectors: Sequence[Vectors] | Vectors | None = None) -> None:
-        self._pictures = list(pictures)
+        self._given: list[Picture] | None = list(pictures)
+        self._table: Any = None
+        """An open file with the pictures, where nobody has looked at them yet: captioning never does."""
         self._vectors = None if vectors is None else list(vectors)
 
     def __len__(self) -> int:
-        return len(self._pictures)
+        return int(self._table.metadata.num_rows) if self._given is None else len(self._given)
 
     def __iter__(self) -> Iterator[Picture]:
         return iter(self._pictures)
+
+    @property
+    def _pictures(self) -> list[Picture]:
+        if self._given is None:
+            with _readable(self._table):
+                rows = self._table.read().to_pylist()
+                self._given = [Picture(**{**row, "caption_ids": tuple(row["caption_ids"])}) for row in rows]
+            self._table.close()
+        return self._given
 
     @property
     def vectors(self) -> Vectors | None:
@@ -139,19 +152,31 @@ class Pictures:
         path = folder / TABLE
         if not path.exists():
             return None
-        try:
-            rows = pyarrow.parquet.read_table(path).to_pylist()
-            pictures = [Picture(**{**row, "caption_ids": tuple(row["caption_ids"])}) for row in rows]
-        except (pyarrow.ArrowException, OSError, TypeError, KeyError) as error:
-            raise PackError(f"{path} is not a readable table of pictures: {error}") from error
-        if not (folder / VECTORS).exists():
-            return cls(pictures)
-        vectors = read_tensors(folder / VECTORS, _KIND, ["images"], [])[0]["images"]
-        if len(vectors) != len(pictures):
-            raise PackError(f"{folder / VECTORS} holds {len(vectors)} vectors for {len(pictures)} pictures")
-        return cls(pictures, vectors)
+        with _readable(path):
+            # the file stays open, so that another pack in its place does not show
+            table = pyarrow.parquet.ParquetFile(pyarrow.OSFile(str(path), "r"))
+        count, vectors = int(table.metadata.num_rows), None
+        if (folder / VECTORS).exists():
+            vectors = read_tensors(folder / VECTORS, _KIND, ["images"], [])[0]["images"]
+            if len(vectors) != count:
+                raise PackError(f"{folder / VECTORS} holds {len(vectors)} vectors for {count} pictures")
+        loaded = cls(vectors=vectors)
+        loaded._given, loaded._table = None, table
+        return loaded
 
 
 def some(names: Sequence[str]) -> str:
     """Return the first few of many names."""
     return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
+
+
+@contextmanager
+def _readable(what: object) -> Iterator[None]:
+    """Say that a table cannot be read, whatever is wrong with it."""
+    import pyarrow
+
+    try:
+        yield
+    except (pyarrow.ArrowException, OSError, TypeError, KeyError) as error:
+        where = what if isinstance(what, Path) else TABLE
+        raise PackError(f"{where} is not a readable table of pictures: {error}") from error

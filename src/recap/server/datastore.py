@@ -104,11 +104,12 @@ async def remove_caption(request: Request, service: Here, id: Annotated[int, Pat
 
     def remove() -> DatastoreChange:
         store = _store(service)
-        if id not in store.ids:
-            raise Problem(404, f"there is no caption with the id {id}")
-        if len(store) == 1:
+        if len(store) == 1 and id in store.ids:
             raise Problem(422, "the last caption cannot be removed: there would be nothing to retrieve")
-        store.remove([id])
+        try:
+            store.remove([id])
+        except InputError as error:
+            raise Problem(404, f"there is no caption with the id {id}") from error
         return DatastoreChange(ids=[id], size=len(store), saved=_saved(service, store))
 
     return await _done(service, request, remove)
