@@ -8,7 +8,8 @@ are chosen by Zipf's law) plus noise, mapped to ``--dimension`` by a fixed rando
 directions. Queries are drawn in the same way with more noise, and are not in the store. Building and asking
 happen in processes of their own, so that the memory of each is known. Recall is against exact search over the vectors
 as the store keeps them; of captions that are equally near any counts. ``exact`` is the time of FAISS's float16 scan
-over the same vectors in memory, with the same number of threads.
+over the same vectors in memory, with the same number of threads. With three sizes or more the power law through them is
+printed for each kind of store.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ HIDDEN, TOPICS = 64, 5_000
 CAPTIONS_AN_IMAGE = 5
 K = 13
 EXACT_QUERIES = 9
+LAWS = ("cpu", "peak_mb", "disk_mb", "cpu_ms")
+"""What grows with the number of captions: CPU seconds, memory and disk of building, CPU milliseconds of a query."""
 
 Rows = npt.NDArray[np.float32]
 
@@ -68,13 +71,27 @@ def main() -> None:
         return
     print(f"{'captions':>12} {'store':>12} {'build s':>9} {'CPU s':>8} {'peak MB':>8} {'disk MB':>8} ", end="")
     print(f"{'ask p50 ms':>11} {'CPU ms':>8} {'ask MB':>7} {'recall@13':>9} {'exact p50 ms':>12} {'CPU ms':>8}")
-    for rows in options.rows:
+    costs: dict[str, list[dict[str, float]]] = {store: [] for store in options.stores}
+    for rows in sorted(options.rows):
         for store in options.stores:
             built, asked = step("build", rows, store, options), step("ask", rows, store, options)
             print(f"{rows:>12,} {store.split(':')[0]:>12} {built['wall']:>9.1f} {built['cpu']:>8.1f} ", end="")
             print(f"{built['peak_mb']:>8.0f} {built['disk_mb']:>8.0f} {asked['wall_ms']:>11.2f} ", end="")
             print(f"{asked['cpu_ms']:>8.2f} {asked['peak_mb']:>7.0f} {asked['recall']:>9.4f} ", end="")
             print(f"{asked['exact_wall_ms']:>12.2f} {asked['exact_cpu_ms']:>8.2f}", flush=True)
+            costs[store].append({"captions": rows, **{name: built[name] for name in LAWS[:3]}, LAWS[3]: asked[LAWS[3]]})
+    for store, measured in costs.items():
+        if len(measured) > 2:
+            print_laws(store, measured)
+
+
+def print_laws(store: str, measured: list[dict[str, float]]) -> None:
+    """Print the power of the number of captions with which each cost grows."""
+    captions = np.log([cost["captions"] for cost in measured])
+    for name in LAWS:
+        exponent, constant = np.polyfit(captions, np.log([cost[name] for cost in measured]), 1)
+        at_million = float(np.exp(constant + exponent * np.log(1e6)))
+        print(f"{store.split(':')[0]}, {name}: {at_million:.3g} at a million captions, exponent {exponent:.2f}")
 
 
 def arguments() -> argparse.Namespace:

@@ -1,9 +1,9 @@
 """What a fit costs over the number of pairs, and how much memory a worker needs.
 
-    python benchmarks/fit_scaling.py [--pairs 2000000] [--dimension 512] [--cpus 2] [--work FOLDER]
+    python benchmarks/fit_scaling.py [--pairs 10000 100000 1000000 2000000] [--dimension 512] [--cpus 2] [--work FOLDER]
 
 Generates pairs of vectors with a known map between them into Parquet shards, as ``recap embed`` writes them, and fits
-an eighth, a quarter, a half and all of them on a local Ray: hashes to find repetitions, statistics in a tree, the map.
+so many of them, one after the other, on a local Ray: hashes to find repetitions, statistics in a tree, the map.
 Prints time, processor time of the workers and their peak memory for each, and the line through the times.
 """
 
@@ -28,13 +28,12 @@ from recap.distributed.shards import ROWS, Row, ShardFacts, Space, VectorFolder,
 from recap.types import Vectors
 
 SHARD = 20 * ROWS
-SHARES = (8, 4, 2, 1)
 
 
 def main() -> None:
     """Generate, fit, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=2_000_000)
+    parser.add_argument("--pairs", type=int, nargs="+", default=[250_000, 500_000, 1_000_000, 2_000_000])
     parser.add_argument("--dimension", type=int, default=512)
     parser.add_argument("--cpus", type=int, default=2)
     parser.add_argument("--work", type=Path)
@@ -43,14 +42,14 @@ def main() -> None:
         work = arguments.work or Path(folder)
         generator = Generator(arguments.dimension)
         space = Space("generated", "1" * 64, "2" * 64, arguments.dimension, arguments.dimension)
-        facts = generate(work / "all", arguments.pairs, space, generator)
+        facts = generate(work / "all", max(arguments.pairs), space, generator)
         who = runner("local", cpus=arguments.cpus)
         warm = subset(work / "warm", work / "all", facts[:2], space)
         statistics(warm, selected(warm, who), who)  # what is loaded at first is not counted
         print(f"{'pairs':>10}{'seconds':>10}{'CPU s':>10}{'peak MB':>10}{'error of the map':>20}", flush=True)
         rows = []
-        for share in SHARES:
-            part = subset(work / f"part{share}", work / "all", facts[: -(-len(facts) // share)], space)
+        for wanted in sorted(arguments.pairs):
+            part = subset(work / f"first{wanted}", work / "all", facts[: -(-wanted // SHARD)], space)
             with Workers() as workers:
                 started = time.perf_counter()
                 fitted = statistics(part, selected(part, who), who)
