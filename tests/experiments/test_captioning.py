@@ -45,7 +45,11 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make_setup(data: Path, encoder: Path, model: str = "none", **options: str) -> Setup:
-    return Setup(data, encoder=f"onnx:{encoder}", language_model=model, options={"metrics": METRICS, **options})
+    return bare_setup(data, encoder, model, **{"metrics": METRICS, **options})
+
+
+def bare_setup(data: Path, encoder: Path, model: str = "none", **options: str) -> Setup:
+    return Setup(data, encoder=f"onnx:{encoder}", language_model=model, options=options)
 
 
 def rows(table: Table) -> dict[str, Row]:
@@ -121,7 +125,13 @@ def test_some_maps_only(data: Path, encoder_folder: Path) -> None:
     wanted = ["consensus, UM", *(f"{way}, {name}" for way in ("nearest", "consensus") for name in ("PR", "OLS"))]
     assert list(rows(table)) == wanted
     with pytest.raises(InputError, match="no map 'pr'; there are ZS, IT"):
-        run_experiment("retrieval", make_setup(data, encoder_folder, maps="pr"))
+        run_experiment("captioning", make_setup(data, encoder_folder, maps="pr"))
+
+
+def test_an_option_that_an_experiment_does_not_have_is_refused(data: Path, encoder_folder: Path) -> None:
+    setup = bare_setup(data, encoder_folder, mapps="PR")
+    with pytest.raises(InputError, match="retrieval has no option 'mapps'; it has maps"):
+        run_experiment("retrieval", setup)
 
 
 def test_results_that_do_not_fit_are_refused(data: Path, encoder_folder: Path, tmp_path: Path) -> None:
@@ -175,7 +185,7 @@ def test_metrics_are_correlated_over_pictures(data: Path, encoder_folder: Path) 
 
 def test_examples_show_both_ways_to_retrieve(data: Path, encoder_folder: Path, shared_encoder_folder: Path) -> None:
     pytest.importorskip("matplotlib")
-    outcome = run_experiment("examples", make_setup(data, shared_encoder_folder, pictures="6"))
+    outcome = run_experiment("examples", bare_setup(data, shared_encoder_folder, pictures="6"))
     table = outcome.tables["examples"]
     assert [column.name for column in table.columns] == ["without alignment", "with alignment", "a person"]
     assert len(table.sections[0].rows) == 6
@@ -183,8 +193,8 @@ def test_examples_show_both_ways_to_retrieve(data: Path, encoder_folder: Path, s
         colour = row.label.removesuffix("2.png")
         assert all(colour in part for part in str(row.cells[1].value).split("; "))
         assert colour in str(row.cells[2].value)
-    bare = run_experiment("examples", make_setup(data, encoder_folder)).tables["examples"]
+    bare = run_experiment("examples", bare_setup(data, encoder_folder)).tables["examples"]
     assert bare.columns[0].name == "of the picture that looks most alike"
     assert all(row.label.removesuffix("2.png") in str(row.cells[0].value) for row in bare.sections[0].rows)
     with pytest.raises(InputError, match="pictures=0"):
-        run_experiment("examples", make_setup(data, encoder_folder, pictures="0"))
+        run_experiment("examples", bare_setup(data, encoder_folder, pictures="0"))

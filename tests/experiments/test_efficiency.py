@@ -91,9 +91,9 @@ def test_trained_to_the_best_of_dev_and_again_from_checkpoints(
     [
         ("systems=blip", "no baseline 'blip'"),
         ("tuned=maybe", "yes or no, not 'maybe'"),
-        ("steps=few", "whole number, not 'few'"),
-        ("pictures=0", "whole number, not '0'"),
-        ("rate=slow", "such as 2e-5, not 'slow'"),
+        ("steps=few", "steps=few: expected a whole number"),
+        ("pictures=0", "pictures=0: expected a whole number, at least 1"),
+        ("rate=slow", "rate=slow: expected a number"),
     ],
 )
 def test_wrong_options_are_refused(torch: Any, data: Path, encoder_folder: Path, option: str, message: str) -> None:

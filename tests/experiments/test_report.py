@@ -107,6 +107,8 @@ def test_the_command_needs_a_folder_and_some_data(data: Path, encoder_folder: Pa
     assert CliRunner().invoke(experiment, given).stdout == f"{tmp_path / 'r' / 'index.html'}\n"
     with pytest.raises(InputError, match="no experiment 'magic'"):
         write_report(Setup(data), tmp_path / "r", experiments=["magic"])
+    with pytest.raises(InputError, match="no experiment here has an option 'projection'"):
+        write_report(Setup(data, options={"projection": "pca"}), tmp_path / "r", experiments=["alignment"])
     with pytest.raises(InputError, match=r"holds none of the data sets: .*imagenet"):
         write_report(Setup(data, encoder=f"onnx:{encoder_folder}"), tmp_path / "r", ["imagenet"])
 

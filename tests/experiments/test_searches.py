@@ -152,7 +152,7 @@ def test_values_of_k_come_from_the_option_the_paper_or_here(data: Path) -> None:
     assert ks(Setup(data, on="coco")) == (10, 11, 12, 13, 14, 15, 16, 17)
     assert 100 in ks(Setup(data))
     assert ks(Setup(data, options={"ks": "2,3"})) == (2, 3)
-    with pytest.raises(InputError, match="whole numbers between commas, not 'many'"):
+    with pytest.raises(InputError, match="ks=many: expected a whole number"):
         ks(Setup(data, options={"ks": "many"}))
 
 

@@ -13,6 +13,8 @@ from recap.experiments.table import Cell, Column, Row, Section, Table
 from recap.language import load_language_model
 from recap.settings import Settings
 
+OPTIONS = ("maps",)
+
 COLUMNS = (
     Column("i2t R@1"),
     Column("t2i R@1"),

@@ -1,14 +1,16 @@
 """What every experiment is given and gives back, and where its results are written.
 
-An experiment is a module of this package with a function ``run(setup) -> Outcome`` and an entry in ``EXPERIMENTS``.
+An experiment is a module of this package with a function ``run(setup) -> Outcome``, the names of its ``OPTIONS``, and
+an entry in ``EXPERIMENTS``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +63,38 @@ class Setup:
         """Return an option of this experiment."""
         return self.options.get(name, default)
 
+    def listed(self, name: str, default: str) -> list[str]:
+        """Return an option that is names between commas."""
+        return [part.strip() for part in self.option(name, default).split(",")]
+
+    def number(self, name: str, default: int, least: int = 1) -> int:
+        """Return an option that is a whole number."""
+        return self._numbers(name, [self.option(name, str(default))], least)[0]
+
+    def numbers(self, name: str, default: Sequence[int]) -> tuple[int, ...]:
+        """Return an option that is whole numbers between commas."""
+        return self._numbers(name, self.listed(name, ",".join(map(str, default))), 1)
+
+    def real(self, name: str, default: float) -> float:
+        """Return an option that is a number such as 0.1."""
+        return self.reals(name, [default])[0]
+
+    def reals(self, name: str, default: Sequence[float]) -> tuple[float, ...]:
+        """Return an option that is such numbers between commas."""
+        given = self.listed(name, ",".join(map(str, default)))
+        try:
+            values = tuple(map(float, given))
+        except ValueError as error:
+            raise InputError(f"{name}={','.join(given)}: expected a number such as 0.1") from error
+        if not all(isfinite(value) and value >= 0 for value in values):
+            raise InputError(f"{name}={','.join(given)}: expected numbers from 0 on")
+        return values
+
+    def _numbers(self, name: str, given: Sequence[str], least: int) -> tuple[int, ...]:
+        if not all(part.isdecimal() and int(part) >= least for part in given):
+            raise InputError(f"{name}={','.join(given)}: expected a whole number, at least {least}")
+        return tuple(map(int, given))
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -79,8 +113,21 @@ def run_experiment(name: str, setup: Setup) -> Outcome:
         raise InputError(f"there is no experiment {name!r}; there are {', '.join(EXPERIMENTS)}")
     if not setup.data.is_dir():
         raise InputError(f"{setup.data}: no such folder of data sets")
-    outcome: Outcome = import_module(f"recap.experiments.{name.replace('-', '_')}").run(setup)
+    unknown = sorted(set(setup.options) - options_of(name))
+    if unknown:
+        known = ", ".join(sorted(options_of(name)))
+        raise InputError(f"{name} has no option {unknown[0]!r}; it has {known}")
+    outcome: Outcome = _module(name).run(setup)
     return outcome
+
+
+def options_of(name: str) -> frozenset[str]:
+    """Return the names of the options that an experiment has."""
+    return frozenset(_module(name).OPTIONS)
+
+
+def _module(name: str) -> Any:
+    return import_module(f"recap.experiments.{name.replace('-', '_')}")
 
 
 def write_outcome(outcome: Outcome, folder: Path) -> list[Path]:

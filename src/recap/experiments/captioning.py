@@ -28,6 +28,8 @@ from recap.metrics.judge import METRICS
 from recap.metrics.report import Report
 from recap.settings import Settings
 
+OPTIONS = ("maps", "metrics", "pictures", "results")
+
 SHOWN = (
     *("bleu-1", "bleu-4", "meteor", "rouge-l", "cider-d", "spice", "spice-java"),
     *("clip-s", "refclip-s", "clip+dn", "clip+dn-ref", "aclip-s", "refaclip-s", "mid"),
@@ -112,10 +114,7 @@ def read_results(option: str, test: Split) -> dict[str, list[str]]:
 
 def chosen_pictures(setup: Setup, test: Split) -> Split:
     """Return the first pictures, as many as the option ``pictures`` says."""
-    asked = setup.option("pictures", str(len(test.ids)))
-    if not asked.isdigit() or int(asked) < 2:
-        raise InputError(f"pictures={asked}: expected a number of test pictures, at least 2")
-    return test.first(int(asked))
+    return test.first(setup.number("pictures", len(test.ids), least=2))
 
 
 _FAMILIES = ("CLIP", "SigLIP")

@@ -19,13 +19,15 @@ from recap.errors import InputError
 from recap.experiments.base import Outcome, Setup, new_figure
 from recap.experiments.data import TITLES, Split
 from recap.experiments.scores import points, score_systems
-from recap.experiments.search import Search
+from recap.experiments.search import SEARCH_OPTIONS, Search
 from recap.experiments.table import Cell, Column, Row, Section, Table
 from recap.fitting import Validation
 from recap.metrics.report import Report
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+OPTIONS = (*SEARCH_OPTIONS, "filter", "rounds", "state", "packs")
 
 REPORTED = {"cider-d": "CIDEr-D", "spice": "SPICE-py", "aclip-s": "aCLIP-S", "refaclip-s": "RefaCLIP-S"}
 """The metrics of the paper's figure, and their names in a report."""
@@ -62,7 +64,7 @@ def run(setup: Setup) -> Outcome:
     loops = {metric: _augmented(setup, plain, train, dev, metric) for metric in _filters(setup)}
     captions = {f"{name} {r.number}": r.captions for name, loop in loops.items() for r in loop.rounds}
     judge = train.fit(JUDGE)
-    wanted = setup.option("metrics", ",".join(REPORTED)).split(",")
+    wanted = setup.listed("metrics", ",".join(REPORTED))
     reports = score_systems(bench.encoder, judge, dev, captions, wanted)
     tested = score_systems(bench.encoder, judge, test, _test_captions(plain, loops, test), wanted)
     writer = plain.language_model.name if plain.language_model else "none"
@@ -175,7 +177,7 @@ def draw_examples(dev: Split, rounds: Sequence[Round]) -> Figure | None:
 
 
 def _filters(setup: Setup) -> list[str]:
-    names = setup.option("filter", "refaclip-s").split(",")
+    names = setup.listed("filter", "refaclip-s")
     if unknown := [name for name in names if name not in METRICS]:
         raise InputError(f"captions cannot be filtered by {unknown[0]!r}; known: {', '.join(METRICS)}")
     return names
@@ -188,8 +190,8 @@ def _augmented(setup: Setup, plain: ReCap, train: Split, dev: Split, metric: str
         Validation(train.ids, train.captions, train.images),
         Validation(dev.ids, dev.captions, dev.images),
         metric=metric,
-        rounds=int(setup.option("rounds", str(ROUNDS))),
-        ks=[int(k) for k in setup.option("ks", ",".join(map(str, KS))).split(",")],
+        rounds=setup.number("rounds", ROUNDS),
+        ks=setup.numbers("ks", KS),
         state=Path(state) / metric if state else None,
         progress=setup.progress,
     )

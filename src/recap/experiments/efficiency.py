@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from recap.experiments.baselines.decoders import Baseline
     from recap.experiments.baselines.training import Epoch, Examples, Trainer
 
+OPTIONS = ("steps", "epochs", "systems", "decoder", "tuned", "batch", "rate", "pictures", "checkpoints", "device")
 THOUSAND = 1000
 LABELS = {"clipcap": "ClipCap", "smallcap": "SmallCap"}
 RATES = {"frozen": 2e-4, "tuned": 2e-5, "scratch": 1e-3}
@@ -82,7 +83,7 @@ def run(setup: Setup) -> Outcome:
     train, dev, test = (bench.load(setup.on, split) for split in ("train", "dev", "test"))
     recap, ours = _recap(bench, train, dev, test)
     pairs = Pairs(recap, train, dev, test)
-    systems = setup.option("systems", "clipcap,smallcap").split(",")
+    systems = setup.listed("systems", "clipcap,smallcap")
     measured = [ours, *(_baseline(system.strip(), setup, pairs) for system in systems)]
     title = f"{TITLES[setup.on]}, {bench.encoder.name}, {len(train.ids):,} training pictures"
     return Outcome({"efficiency": _quality(title, measured)}, times=_times(title, measured, setup))
@@ -118,7 +119,7 @@ def _recap(bench: Bench, train: Split, dev: Split, test: Split) -> tuple[ReCap, 
     seconds = time.process_time() - started
     _say(setup, f"ReCap: fitted in {seconds:.2f} s")
     writer = model.name if model else "no language model"
-    images = test.images[: _number(setup, "pictures", 100)]
+    images = test.images[: setup.number("pictures", 100)]
     captioning = _per_thousand(lambda: recap.caption_vectors(images), len(images), time.process_time)
     result = cider_d([caption.text for caption in recap.caption_vectors(dev.images)], dev.captions)
     return recap, Measured(
@@ -142,12 +143,17 @@ def _baseline(system: str, setup: Setup, pairs: Pairs) -> Measured:
     model.to(device)
     clock = time.process_time if device == "cpu" else time.perf_counter
     prompted = system == "smallcap"
-    plan = Plan(_number(setup, "epochs", 0) or 10, _number(setup, "batch", 40), _rate(setup, kind), seed=setup.seed)
+    plan = Plan(
+        setup.number("epochs", 0, least=0) or 10,
+        setup.number("batch", 40),
+        setup.real("rate", RATES[kind]),
+        seed=setup.seed,
+    )
     trainer = Trainer(model, pairs.examples(pairs.train, prompted=prompted), plan, clock=clock)
     parameters = sum(weight.numel() for weight in model.trainable.values())
     label = f"{LABELS[system]}, {model.decoder.name}{'' if kind == 'scratch' else f' ({kind})'}"
     known = _trained(trainer, setup, system, pairs, label)
-    images = pairs.test.images[: _number(setup, "pictures", 100)]
+    images = pairs.test.images[: setup.number("pictures", 100)]
 
     # who has not learned to stop would write longer captions than after training
     limit = {} if known.dev else {"limit": _mean_tokens(model, pairs.dev)}
@@ -175,8 +181,8 @@ def _trained(trainer: Trainer, setup: Setup, system: str, pairs: Pairs, label: s
     """Train to the best of dev, or tell the time of an epoch from a few steps."""
     from recap.experiments.baselines.training import judge
 
-    if not _number(setup, "epochs", 0):
-        steps = _number(setup, "steps", 20)
+    if not setup.number("epochs", 0, least=0):
+        steps = setup.number("steps", 20)
         seconds = trainer.seconds_per_step(steps) * trainer.steps_per_epoch
         _say(setup, f"{label}: an epoch takes {seconds:,.0f} s, extrapolated from {steps} steps")
         return _Trained((seconds, f"extrapolated from {steps} of {trainer.steps_per_epoch:,} steps"))
@@ -268,7 +274,7 @@ def _times(title: str, measured: list[Measured], setup: Setup) -> Table:
     )
     paper = paper_section("efficiency", "", [column.name for column in TIMES], setting="MS-COCO")
     clock = "CPU seconds" if setup.option("device", "cpu") == "cpu" else "seconds"
-    pictures = _number(setup, "pictures", 100)
+    pictures = setup.number("pictures", 100)
     notes = (
         f"{clock}, vectors of pictures and captions given; encoding them costs every system the same. ReCap's training "
         "is its fit (map, datastore and index), that of the others one epoch over the same captions, without judging "
@@ -285,18 +291,3 @@ def _say(setup: Setup, text: str) -> None:
 
 def _millions(item: Measured) -> Cell:
     return Cell(f"{item.parameters / 1e6:.2f}M")
-
-
-def _number(setup: Setup, name: str, default: int) -> int:
-    text = setup.option(name, str(default))
-    if not text.isdecimal() or (int(text) == 0 and name != "epochs"):
-        raise InputError(f"the option {name} is a whole number, not {text!r}")
-    return int(text)
-
-
-def _rate(setup: Setup, kind: str) -> float:
-    text = setup.option("rate", str(RATES[kind]))
-    try:
-        return float(text)
-    except ValueError as error:
-        raise InputError(f"the option rate is a number such as 2e-5, not {text!r}") from error

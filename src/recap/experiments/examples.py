@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from recap.captioner import ReCap
-from recap.errors import ImageError, InputError
+from recap.errors import ImageError
 from recap.experiments.base import Outcome, Setup, new_figure
 from recap.experiments.captions import unimodal_evidence
 from recap.experiments.data import TITLES, Bench, Split
@@ -22,6 +22,8 @@ from recap.types import Evidence
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+OPTIONS = ("method", "pictures")
 
 PICTURES = 3
 CAPTIONS = 3
@@ -55,10 +57,7 @@ def run(setup: Setup) -> Outcome:
 
 
 def _sample(test: Split, setup: Setup) -> list[int]:
-    asked = setup.option("pictures", str(PICTURES))
-    if not asked.isdigit() or int(asked) < 1:
-        raise InputError(f"pictures={asked}: expected how many pictures to show")
-    drawn = np.random.default_rng(setup.seed).permutation(len(test.ids))[: int(asked)]
+    drawn = np.random.default_rng(setup.seed).permutation(len(test.ids))[: setup.number("pictures", PICTURES)]
     return [int(place) for place in np.sort(drawn)]
 
 

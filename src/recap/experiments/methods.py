@@ -48,7 +48,7 @@ def fit_all(train: Split, encoder: Encoder, setup: Setup) -> Iterator[Fitted]:
 
 def wanted_maps(setup: Setup) -> list[str]:
     """Return the labels of the maps that ``--option maps=PR,OLS`` asks for; all of them without it."""
-    asked = [name.strip() for name in setup.option("maps", ",".join(METHODS)).split(",")]
+    asked = setup.listed("maps", ",".join(METHODS))
     unknown = [name for name in asked if name not in METHODS]
     if unknown:
         raise InputError(f"there is no map {unknown[0]!r}; there are {', '.join(METHODS)}")

@@ -19,6 +19,8 @@ from recap.metrics.judge import METRICS
 from recap.metrics.significance import heatmap, pearson
 from recap.settings import Settings
 
+OPTIONS = ("method", "metrics", "pictures")
+
 LEFT_OUT = ("cider-plain", "clip+dn*", "acos", "refacos", "clipscore-100")
 """Variants that repeat another metric."""
 

@@ -19,6 +19,8 @@ from recap.types import Vectors
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+OPTIONS = ("projection",)
+
 PICTURES = 1000
 """So many pictures, each with one caption, are drawn."""
 NEIGHBOURS = 10

@@ -16,7 +16,7 @@ from typing import Any
 
 from recap import __version__
 from recap.errors import InputError, RecapError
-from recap.experiments.base import EXPERIMENTS, Setup, run_experiment, write_outcome
+from recap.experiments.base import EXPERIMENTS, Setup, options_of, run_experiment, write_outcome
 from recap.experiments.data import READERS, TITLES, Bench
 from recap.experiments.page import Part, Shown, outcome_html, page_html
 from recap.files import atomic_write, write_json
@@ -62,6 +62,10 @@ def write_report(
     unknown = [name for name in experiments if name not in EXPERIMENTS]
     if unknown:
         raise InputError(f"there is no experiment {unknown[0]!r}; there are {', '.join(EXPERIMENTS)}")
+    chosen = experiments or tuple(EXPERIMENTS)
+    strange = set(setup.options).difference(*map(options_of, chosen))
+    if strange:
+        raise InputError(f"no experiment here has an option {min(strange)!r}")
     bench, absent = Bench(setup), {}
     for on in data_sets:
         try:
@@ -72,11 +76,12 @@ def write_report(
     there = [on for on in data_sets if on not in absent]
     if not there:
         raise InputError(f"{setup.data} holds none of the data sets: {'; '.join(absent.values())}")
-    wanted = [(on, name) for on in there for name in experiments or EXPERIMENTS]
+    wanted = [(on, name) for on in there for name in chosen]
     parts: list[Part] = []
     for number, (on, name) in enumerate(wanted, 1):
         tell(f"{number} of {len(wanted)}: {name} on {TITLES[on]}")
-        parts.append(_part(name, replace(setup, on=on), out))
+        own = {key: value for key, value in setup.options.items() if key in options_of(name)}
+        parts.append(_part(name, replace(setup, on=on, options=own), out))
         if parts[-1].reason:
             tell(f"  not possible: {parts[-1].reason}")
         _write_page(setup, out, parts, absent, len(wanted) - number)

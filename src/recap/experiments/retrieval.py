@@ -9,6 +9,8 @@ from recap.experiments.paper import paper_section
 from recap.experiments.recall import mean_cell, retrieve
 from recap.experiments.table import Cell, Column, Row, Section, Table
 
+OPTIONS = ("maps",)
+
 KS = (1, 5, 10)
 
 COLUMNS = (

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from recap.augmentation import reading
 from recap.captioner import ReCap
 from recap.datastore import CaptionStore
-from recap.errors import InputError
 from recap.experiments.base import Setup, new_figure
 from recap.experiments.data import TITLES, Bench, Split
 from recap.experiments.paper import paper_section, paper_table
@@ -35,6 +34,8 @@ from recap.types import Caption, Draft, Prompt
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+SEARCH_OPTIONS = ("pictures", "method", "k", "ks", "temperature", "samples", "selection", "metrics")
+"""Those that all searches have."""
 WRITER = "writer"
 """Writes the captions unless ``--lm`` says otherwise."""
 JUDGE = "ols"
@@ -113,7 +114,7 @@ class Search:
 
     def of(self, split: str) -> Split:
         """Return a split, as far as the option ``pictures`` wants it."""
-        whole, many = self.bench.load(self.setup.on, split), int(self.setup.option("pictures", "0"))
+        whole, many = self.bench.load(self.setup.on, split), self.setup.number("pictures", 0, least=0)
         return whole.first(many) if many else whole
 
     @cached_property
@@ -136,8 +137,8 @@ class Search:
         defaults = Settings(candidates="lm" if self.model else "retrieved", selection=rule)
         decoding = {
             "seed": self.setup.seed,
-            "temperature": float(self.setup.option("temperature", str(defaults.decoding.temperature))),
-            "samples": int(self.setup.option("samples", str(defaults.decoding.samples))),
+            "temperature": self.setup.real("temperature", defaults.decoding.temperature),
+            "samples": self.setup.number("samples", defaults.decoding.samples),
         }
         alignment = self.train.fit(self.setup.option("method", defaults.method))
         return ReCap(
@@ -152,8 +153,8 @@ class Search:
     @cached_property
     def k(self) -> int:
         """The value of the option, or what does best with greedy decoding; searched for once in a process."""
-        if given := self.setup.option("k", ""):
-            return int(given)
+        if "k" in self.setup.options:
+            return self.setup.number("k", 0)
         setup, model = self.setup, self.model.name if self.model else ""
         key = (setup.data, setup.on, setup.encoder, model, setup.limit, *sorted(setup.options.items()))
         if key not in _known_ks:
@@ -175,7 +176,7 @@ class Search:
     def rows(self, systems: Mapping[str, Sequence[str]]) -> tuple[Row, ...]:
         """Return one row of all metrics for each list of captions."""
         judge = self.train.fit(JUDGE)
-        wanted = self.setup.option("metrics", ",".join(METRICS.values())).split(",")
+        wanted = self.setup.listed("metrics", ",".join(METRICS.values()))
         reports = score_systems(self.bench.encoder, judge, self.pictures, systems, wanted)
         rows = []
         for label, report in reports.items():
@@ -195,20 +196,10 @@ class Search:
 
 def ks(setup: Setup) -> tuple[int, ...]:
     """Return the values of k to try: those of the option, those the paper tried, or ``KS``."""
-    if given := setup.option("ks", ""):
-        return numbers(given)
-    if setup.on in ALIKE:
-        return KS
+    if "ks" in setup.options or setup.on in ALIKE:
+        return setup.numbers("ks", KS)
     sections = paper_table(f"k-{setup.on}")["sections"]
     return tuple(int(k) for k in sections[next(iter(sections))])
-
-
-def numbers(given: str) -> tuple[int, ...]:
-    """Return whole numbers between commas."""
-    try:
-        return tuple(int(part) for part in given.split(","))
-    except ValueError as error:
-        raise InputError(f"expected whole numbers between commas, not {given!r}") from error
 
 
 def best_k(pictures: Split, tried: Mapping[int, Sequence[str]]) -> int:

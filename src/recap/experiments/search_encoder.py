@@ -8,8 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from recap.experiments.base import Outcome, Setup, new_figure
-from recap.experiments.search import COLUMNS, Search, beside, draw_rows
+from recap.experiments.search import COLUMNS, SEARCH_OPTIONS, Search, beside, draw_rows
 from recap.experiments.table import Cell, Column, Row, Section, Table
+
+OPTIONS = (*SEARCH_OPTIONS, "encoders")
 
 ENCODERS = "builtin;builtin-large"
 

@@ -9,6 +9,7 @@ from recap.experiments.base import Outcome, Setup, new_figure
 from recap.experiments.paper import paper_table
 from recap.experiments.search import (
     COLUMNS,
+    SEARCH_OPTIONS,
     Search,
     beside,
     best_k,
@@ -20,6 +21,8 @@ from recap.experiments.search import (
     value,
 )
 from recap.experiments.table import Section, Table
+
+OPTIONS = SEARCH_OPTIONS
 
 
 def run(setup: Setup) -> Outcome:

@@ -15,8 +15,10 @@ from recap.datasets.captions import stem
 from recap.datasets.narratives import read_narratives
 from recap.experiments.base import Outcome, Setup, new_figure
 from recap.experiments.paper import paper_table
-from recap.experiments.search import COLUMNS, Search, beside, draw_lines, judged_notes, ks, like
+from recap.experiments.search import COLUMNS, SEARCH_OPTIONS, Search, beside, draw_lines, judged_notes, ks, like
 from recap.experiments.table import Row, Section, Table
+
+OPTIONS = SEARCH_OPTIONS
 
 LONG_KS = (1, 2, 3, 4, 5)
 

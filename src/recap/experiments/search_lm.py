@@ -6,9 +6,11 @@ from dataclasses import replace
 
 from recap.experiments.base import Outcome, Setup, new_figure
 from recap.experiments.paper import paper_table
-from recap.experiments.search import COLUMNS, Search, beside, draw_rows, judged_notes
+from recap.experiments.search import COLUMNS, SEARCH_OPTIONS, Search, beside, draw_rows, judged_notes
 from recap.experiments.table import Section, Table
 from recap.settings import Settings
+
+OPTIONS = (*SEARCH_OPTIONS, "models")
 
 MODELS = "none,writer"
 
@@ -17,7 +19,7 @@ def run(setup: Setup) -> Outcome:
     """Caption dev with every language model."""
     new_figure(1, 1)  # says at once what is not installed
     systems: dict[str, list[str]] = {}
-    for name in setup.option("models", MODELS).split(","):
+    for name in setup.listed("models", MODELS):
         search = Search(replace(setup, language_model=name))
         k = search.k if search.model else Settings().pool
         systems[f"{name}, k = {k}"] = search.texts(k)

@@ -11,8 +11,10 @@ from recap.datastore import CaptionStore, Datastore, DatastoreView
 from recap.errors import InputError
 from recap.experiments.base import Outcome, Setup, new_figure
 from recap.experiments.data import READERS, TITLES
-from recap.experiments.search import COLUMNS, FLAN, Search, beside, draw_rows, judged_notes
+from recap.experiments.search import COLUMNS, FLAN, SEARCH_OPTIONS, Search, beside, draw_rows, judged_notes
 from recap.experiments.table import Cell, Column, Row, Section, Table
+
+OPTIONS = (*SEARCH_OPTIONS, "sources")
 
 
 def run(setup: Setup) -> Outcome:
@@ -44,8 +46,8 @@ def run(setup: Setup) -> Outcome:
 def _others(search: Search) -> tuple[dict[str, Datastore], tuple[str, ...]]:
     """Return the captions of other data sets, and a note about those that are not there."""
     setup, found, missing = search.setup, {}, []
-    asked = setup.option("sources", "")
-    for name in asked.split(",") if asked else [name for name in READERS if name != setup.on]:
+    asked = "sources" in setup.options
+    for name in setup.listed("sources", ",".join(name for name in READERS if name != setup.on)):
         try:
             found[TITLES.get(name, name)] = search.bench.load(name, "train").store(search.bench.encoder)
         except InputError:

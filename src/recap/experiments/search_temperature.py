@@ -9,6 +9,7 @@ from __future__ import annotations
 from recap.experiments.base import Outcome, Setup, new_figure
 from recap.experiments.search import (
     COLUMNS,
+    SEARCH_OPTIONS,
     DrawnOnce,
     Search,
     beside,
@@ -16,12 +17,13 @@ from recap.experiments.search import (
     draw_lines,
     judged_notes,
     like,
-    numbers,
     paper_best,
     value,
 )
 from recap.experiments.table import Row, Section, Table
 from recap.settings import Settings
+
+OPTIONS = (*SEARCH_OPTIONS, "temperatures", "numbers")
 
 
 def run(setup: Setup) -> Outcome:
@@ -29,8 +31,8 @@ def run(setup: Setup) -> Outcome:
     new_figure(1, 1)  # says at once what is not installed
     search = Search(setup)
     k = search.k
-    temperatures = [float(part) for part in setup.option("temperatures", "0.1,0.3,0.5,0.7,1.0").split(",")]
-    many = numbers(setup.option("numbers", "10,20,30"))
+    temperatures = setup.reals("temperatures", (0.1, 0.3, 0.5, 0.7, 1.0))
+    many = setup.numbers("numbers", (10, 20, 30))
     grid = {f"{t:g} x {n}": (t, n) for n in many for t in temperatures}
     systems = {"0 x 1": search.texts(k, temperature=0.0), **_drawn(search, k, grid)}
     theirs, default = paper_best(setup), Settings()

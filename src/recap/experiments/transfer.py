@@ -14,6 +14,8 @@ from recap.experiments.paper import paper_section, paper_table
 from recap.experiments.table import Column, Row, Section, Table
 from recap.language import load_language_model
 
+OPTIONS = ("source",)
+
 COLUMNS = tuple(Column(name) for name in Judge.METRICS)
 METHODS = {"PR": "procrustes", "OLS": "ols"}
 JUDGE = "ols"
