@@ -57,8 +57,7 @@ def link_or_copy(source: Path, target: Path) -> None:
             os.link(source, target)
         except OSError:
             shutil.copyfile(source, target)
-            with target.open("rb") as file:
-                os.fsync(file.fileno())
+            _sync_file(target)
 
 
 @contextmanager
