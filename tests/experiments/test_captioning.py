@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,11 +14,14 @@ import pytest
 from recap.datasets import read_flickr8k
 from recap.errors import InputError
 from recap.experiments import Setup, run_experiment
+from recap.experiments.choices import caption_settings
 from recap.experiments.data import Bench
 from recap.experiments.scores import points, score_systems
 from recap.experiments.table import Row, Table
+from recap.language.writer import WriterModel
 from recap.metrics import bleu, cider_d, evaluate
 from recap.metrics.statistics import MetricResult
+from recap.settings import Settings
 from recap.types import Pair
 
 METRICS = "bleu-1,bleu-4,rouge-l,cider-d,clip-s,aclip-s,refaclip-s,mid"
@@ -134,12 +138,35 @@ def test_an_option_that_an_experiment_does_not_have_is_refused(data: Path, encod
         run_experiment("retrieval", setup)
 
 
+def test_captions_are_made_as_in_the_paper_where_that_is_asked_for(data: Path, encoder_folder: Path) -> None:
+    setup = make_setup(data, encoder_folder, "writer", settings="paper", maps="PR", metrics="cider-d")
+    notes = run_experiment("captioning", setup).tables["captioning"].notes
+    assert any("reads the 18 nearest captions and writes 20 at temperature 0.3; chosen by cosine." in n for n in notes)
+
+
+def test_settings_are_a_packs_for_the_writer_and_the_papers_for_others(data: Path) -> None:
+    writer, other = WriterModel(), SimpleNamespace(name="hf:google/flan-t5-large")
+    assert caption_settings(Setup(data, seed=3), writer) == Settings().but(seed=3)
+    assert caption_settings(Setup(data), None) == Settings()
+    paper = Settings(candidates="lm", selection="cosine", k=13, pool=13).but(temperature=0.1, samples=10)
+    assert caption_settings(Setup(data, on="coco"), other) == paper
+    assert caption_settings(Setup(data, on="coco", options={"settings": "pack"}), other) == Settings()
+    changed = {"k": "4", "temperature": "0.7", "samples": "2", "selection": "consensus"}
+    wanted = paper.but(k=4, pool=4, temperature=0.7, samples=2, selection="consensus")
+    assert caption_settings(Setup(data, on="coco", options=changed), other) == wanted
+    with pytest.raises(InputError, match="expected pack or paper"):
+        caption_settings(Setup(data, options={"settings": "mine"}), writer)
+
+
 def test_results_that_do_not_fit_are_refused(data: Path, encoder_folder: Path, tmp_path: Path) -> None:
     file = results_file(tmp_path, [("red2.png", "a red wall")])
     with pytest.raises(InputError, match=r"no caption for 5 of 6 test pictures, such as \w+2.png"):
         run_experiment("captioning", make_setup(data, encoder_folder, results=f"A={file}"))
     with pytest.raises(InputError, match="expected NAME=FILE"):
         run_experiment("captioning", make_setup(data, encoder_folder, results=str(file)))
+    whole = results_file(tmp_path, [(pair.id, "a wall") for pair in read_flickr8k(data / "flickr8k", "test")])
+    with pytest.raises(InputError, match="two systems are called A"):
+        run_experiment("captioning", make_setup(data, encoder_folder, results=f"A={whole},A={whole}"))
     with pytest.raises(InputError, match="pictures=many"):
         run_experiment("captioning", make_setup(data, encoder_folder, pictures="many"))
 
@@ -185,7 +212,7 @@ def test_metrics_are_correlated_over_pictures(data: Path, encoder_folder: Path) 
 
 def test_examples_show_both_ways_to_retrieve(data: Path, encoder_folder: Path, shared_encoder_folder: Path) -> None:
     pytest.importorskip("matplotlib")
-    outcome = run_experiment("examples", bare_setup(data, shared_encoder_folder, pictures="6"))
+    outcome = run_experiment("examples", bare_setup(data, shared_encoder_folder, shown="6"))
     table = outcome.tables["examples"]
     assert [column.name for column in table.columns] == ["without alignment", "with alignment", "a person"]
     assert len(table.sections[0].rows) == 6
@@ -196,5 +223,5 @@ def test_examples_show_both_ways_to_retrieve(data: Path, encoder_folder: Path, s
     bare = run_experiment("examples", bare_setup(data, encoder_folder)).tables["examples"]
     assert bare.columns[0].name == "of the picture that looks most alike"
     assert all(row.label.removesuffix("2.png") in str(row.cells[0].value) for row in bare.sections[0].rows)
-    with pytest.raises(InputError, match="pictures=0"):
-        run_experiment("examples", bare_setup(data, encoder_folder, pictures="0"))
+    with pytest.raises(InputError, match="shown=0"):
+        run_experiment("examples", bare_setup(data, encoder_folder, shown="0"))

@@ -156,6 +156,26 @@ def test_values_of_k_come_from_the_option_the_paper_or_here(data: Path) -> None:
         ks(Setup(data, options={"ks": "many"}))
 
 
+def test_k_is_chosen_on_dev_whatever_is_captioned(data: Path, encoder_folder: Path) -> None:
+    setup = Setup(data, encoder=f"onnx:{encoder_folder}", language_model="writer", options={"ks": "2,3"})
+    on_test = Search(setup, split="test")
+    assert on_test.pictures.part == "test"
+    texts = on_test.tried_ks
+    assert sorted(texts) == [2, 3, 18]
+    on_dev = Search(setup)
+    assert texts == on_dev.tried_ks
+    assert on_test.k == on_dev.k == best_k(on_dev.pictures, texts)
+
+
+def test_columns_that_were_not_asked_for_are_empty_and_not_drawn(run: Run) -> None:
+    for name in ("search-k", "search-decoding"):
+        outcome = run(name, metrics="cider-d", **({"ks": "2,3"} if name == "search-k" else {"k": "3", "samples": "2"}))
+        cells = dict(zip(METRICS, ours(outcome, name)[0].cells, strict=True))
+        assert cells["CIDEr-D"].value is not None
+        assert cells["RefaCLIP-S"].value is None
+        assert outcome.figures[name].axes
+
+
 def test_every_decoding_and_every_order_has_a_row(run: Run) -> None:
     decoding = run("search-decoding", k="3", samples="3")
     assert labels(decoding, "search-decoding") == ["Sampling", "Topk", "Greedy", "Nucleus, l=1", "Nucleus"]
@@ -183,7 +203,7 @@ def test_levels_of_language_have_their_own_datastores(run: Run, data: Path) -> N
     table = outcome.tables["search-level"]
     titles = [section.title.rpartition(": ")[2] for section in table.sections[:3]]
     assert titles == ["Single Captions", "All Captions", "Localized Narratives"]
-    assert [len(section.rows) for section in table.sections[:3]] == [1, 5, 5]
+    assert [len(section.rows) for section in table.sections[:3]] == [1, 6, 6]
     assert narratives(data / "narratives", ["red0.png", "pink.png"])[0][0].startswith("a red wall. the wall is red")
     assert narratives(data / "narratives", ["pink.png"]) == [()]
     assert narratives(data / "nowhere", ["red0.png"]) == [()]

@@ -55,14 +55,17 @@ def read_references(path: str | Path, *, split: str | None = None) -> Captions:
 
 
 def read_candidates(path: str | Path) -> dict[str, str]:
-    """Return the one caption of each image; a second one for the same image is an error."""
+    """Return the one caption of each image; none, or a second one for the same image, is an error."""
     found = read_references(path)
-    several = [image for image, captions in found.items() if len(captions) > 1]
-    if several:
-        raise InputError(
-            f"{path}: {len(several)} of {len(found)} images have more than one caption, such as {_some(several)}: "
-            "give one candidate for each image"
-        )
+    for amount, wrong in (
+        ("no caption", [image for image, captions in found.items() if not captions]),
+        ("more than one caption", [image for image, captions in found.items() if len(captions) > 1]),
+    ):
+        if wrong:
+            raise InputError(
+                f"{path}: {len(wrong)} of {len(found)} images have {amount}, such as {_some(wrong)}: "
+                "give one candidate for each image"
+            )
     return {image: captions[0] for image, captions in found.items()}
 
 
@@ -89,7 +92,7 @@ def match(candidates: Mapping[str, str], references: Mapping[str, Sequence[str]]
     What is on one side only is left out with a warning that counts it.
     """
     if not any(image in references for image in candidates):
-        candidates, references = _by_stem(candidates, "candidates"), _by_stem(references, "references")
+        candidates, references = by_stem(candidates, "candidates"), by_stem(references, "references")
     usable = {image: tuple(text for text in texts if text.strip()) for image, texts in references.items()}
     ids = tuple(image for image in candidates if usable.get(image))
     known = frozenset(ids)
@@ -179,7 +182,8 @@ class Given:
         return cls(ids, texts, given, images, np.arange(len(ids)))
 
 
-def _by_stem(captions: Mapping[str, T], what: str) -> dict[str, T]:
+def by_stem(captions: Mapping[str, T], what: str) -> dict[str, T]:
+    """Return what is known of images by their names without folder and suffix, which must differ."""
     found: dict[str, T] = {}
     for image, value in captions.items():
         short = stem(image)
@@ -213,7 +217,10 @@ def _json(path: Path, split: str | None) -> _Records:
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected a list or an object of captions")
     if "annotations" in content:
-        return (_fields(item, f"{path}: annotation {number}") for number, item in enumerate(content["annotations"]))
+        annotations = content["annotations"]
+        if not isinstance(annotations, list):
+            raise InputError(f"{path}: annotations must be a list, not {annotations!r:.60}")
+        return (_fields(item, f"{path}: annotation {number}") for number, item in enumerate(annotations))
     images = content.get("images")
     if isinstance(images, list) and images and isinstance(images[0], dict) and "sentences" in images[0]:
         return _karpathy(images, split)

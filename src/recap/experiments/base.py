@@ -6,7 +6,7 @@ an entry in ``EXPERIMENTS``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
@@ -103,6 +103,8 @@ class Outcome:
     tables: Mapping[str, Table] = field(default_factory=dict)
     """By a short name; the same in every run with one seed, to the last byte."""
     figures: Mapping[str, Figure] = field(default_factory=dict)
+    files: Mapping[str, Callable[[Path], object]] = field(default_factory=dict)
+    """What else is written, by name: each is given its path."""
     times: Table | None = None
     """How long things took: no two runs agree, so it is kept apart."""
 
@@ -144,6 +146,9 @@ def write_outcome(outcome: Outcome, folder: Path) -> list[Path]:
                 file.write(render(table).encode())
     for name, figure in outcome.figures.items():
         written += save_both(figure, folder / name)
+    for name, write in outcome.files.items():
+        write(folder / name)
+        written.append(folder / name)
     return written
 
 

@@ -2,20 +2,25 @@
 
 ``--option results=NAME=FILE,NAME=FILE`` adds systems from their files of captions: COCO results, or anything else that
 ``recap score`` reads. ``--option metrics=bleu,cider-d`` takes these metrics only, ``--option pictures=1000`` the first
-so many test pictures, whatever was fitted on.
+so many test pictures, whatever was fitted on. How captions are made is said by ``settings``, ``k``, ``temperature``,
+``samples`` and ``selection``: see ``recap.experiments.choices``. The captions of VizWiz's test split are with its
+server: what it wants to be sent is written below ``--out``, for each of our systems.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tqdm import tqdm
 
-from recap.datasets.captions import read_candidates, stem
+from recap.datasets.captions import by_stem, read_candidates, stem
+from recap.datasets.vizwiz import write_vizwiz_submission
 from recap.errors import InputError
 from recap.experiments.base import Outcome, Setup
 from recap.experiments.captions import recap_captions, unimodal_captions
+from recap.experiments.choices import JUDGE, SETTINGS_OPTIONS, WRITER, caption_settings, settings_note
 from recap.experiments.data import TITLES, Bench, Split
 from recap.experiments.methods import Fitted, fit_all, left_out
 from recap.experiments.paper import paper_section, paper_table
@@ -28,18 +33,12 @@ from recap.metrics.judge import METRICS
 from recap.metrics.report import Report
 from recap.settings import Settings
 
-OPTIONS = ("maps", "metrics", "pictures", "results")
+OPTIONS = ("maps", "metrics", "pictures", "results", *SETTINGS_OPTIONS)
 
 SHOWN = (
     *("bleu-1", "bleu-4", "meteor", "rouge-l", "cider-d", "spice", "spice-java"),
     *("clip-s", "refclip-s", "clip+dn", "clip+dn-ref", "aclip-s", "refaclip-s", "mid"),
 )
-JUDGE = "ols"
-"""The map behind aCLIP-S and RefaCLIP-S in every row, so that no map judges itself."""
-
-WRITER = "writer"
-"""Writes the captions unless ``--lm`` says otherwise: the model that packs have."""
-
 RETRIEVED = {"nearest": "cosine", "consensus": "consensus"}
 """Ways to caption without a language model, and the rule that chooses."""
 CLOSED = ("PR", "OLS")
@@ -53,14 +52,17 @@ def run(setup: Setup) -> Outcome:
     others = read_results(setup.option("results", ""), test)
     model = load_language_model(setup.language_model or WRITER)
     fitted = list(fit_all(train, bench.encoder, setup))
-    named = tqdm(_ours(bench, train, test, fitted, model), disable=None if setup.progress else True, unit="row")
-    systems = {**dict(named), **others}
+    settings = caption_settings(setup, model)
+    made = _ours(bench, train, test, fitted, model, settings)
+    ours = dict(tqdm(made, disable=None if setup.progress else True, unit="row"))
+    systems = {**ours, **others}
     metrics = parse_metrics(setup.option("metrics", ",".join(SHOWN)))
     reports = score_systems(bench.encoder, train.fit(JUDGE), test, systems, metrics)
     writer = model.name if model else "no language model"
-    title = f"{TITLES[setup.on]} test, {bench.encoder.name}, {writer}, {len(test.ids):,} pictures"
-    table = caption_table(title, reports, setup.on, left_out(bench.encoder))
-    return Outcome({"captioning": table}, times=fitting_times(fitted))
+    title = f"{test.title}, {bench.encoder.name}, {writer}, {len(test.ids):,} pictures"
+    notes = (settings_note(settings, model), *left_out(bench.encoder))
+    table = caption_table(title, reports, setup.on, notes)
+    return Outcome({"captioning": table}, files=_submissions(setup, test, ours), times=fitting_times(fitted))
 
 
 def caption_table(title: str, reports: dict[str, Report], on: str, notes: Sequence[str] = ()) -> Table:
@@ -99,9 +101,11 @@ def read_results(option: str, test: Split) -> dict[str, list[str]]:
         name, equals, file = part.partition("=")
         if not equals:
             raise InputError(f"results={option}: expected NAME=FILE, several joined by commas")
+        if name in found:
+            raise InputError(f"results={option}: two systems are called {name}")
         captions = read_candidates(Path(file))
-        by_stem = {stem(image): text for image, text in captions.items()}
-        texts = [captions.get(image, by_stem.get(stem(image))) for image in test.ids]
+        stems = by_stem(captions, file)
+        texts = [captions.get(image, stems.get(stem(image))) for image in test.ids]
         missing = [image for image, text in zip(test.ids, texts, strict=True) if text is None]
         if missing:
             raise InputError(
@@ -120,11 +124,34 @@ def chosen_pictures(setup: Setup, test: Split) -> Split:
 _FAMILIES = ("CLIP", "SigLIP")
 
 
+def _submissions(
+    setup: Setup, test: Split, systems: Mapping[str, Sequence[str]]
+) -> dict[str, Callable[[Path], object]]:
+    """Return the files for the evaluation server, where there is one and it can be told about all pictures."""
+    if setup.on != "vizwiz" or test.is_told or setup.limit or "pictures" in setup.options:
+        return {}
+
+    def writes(captions: Sequence[str]) -> Callable[[Path], object]:
+        given = dict(zip(test.ids, captions, strict=True))
+        return lambda path: write_vizwiz_submission(path, given, setup.data / setup.on)
+
+    return {f"submission-{_file_name(label)}.json": writes(captions) for label, captions in systems.items()}
+
+
+def _file_name(label: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-")
+
+
 def _ours(
-    bench: Bench, train: Split, test: Split, fitted: Sequence[Fitted], model: LanguageModel | None
+    bench: Bench,
+    train: Split,
+    test: Split,
+    fitted: Sequence[Fitted],
+    model: LanguageModel | None,
+    settings: Settings,
 ) -> Iterator[tuple[str, list[str]]]:
     """Yield the captions of every system of ours under its label."""
-    store, settings = train.store(bench.encoder), Settings().but(seed=bench.setup.seed)
+    store, retrieving = train.store(bench.encoder), Settings().but(seed=settings.decoding.seed)
     if model is not None:
         yield "ReCap, UM", unimodal_captions(train, store, test.images, language_model=model, settings=settings)
         for item in fitted:
@@ -134,9 +161,8 @@ def _ours(
     for label, rule in RETRIEVED.items():
         for item in fitted:
             if model is None or item.label in CLOSED:
-                chosen = settings.but(selection=rule)
                 parts = (bench.encoder, item.alignment, store, test.images)
-                yield f"{label}, {item.label}", recap_captions(*parts, settings=chosen)
+                yield f"{label}, {item.label}", recap_captions(*parts, settings=retrieving.but(selection=rule))
 
 
 def _cells(report: Report, names: Sequence[str]) -> tuple[Cell, ...]:

@@ -1,4 +1,4 @@
-"""Captions for encoded pictures, and how good they are."""
+"""Captions for encoded pictures."""
 
 from __future__ import annotations
 
@@ -12,11 +12,7 @@ from recap.captioner import ReCap
 from recap.datastore import CaptionStore, Datastore, ImageTable
 from recap.encoders import Encoder
 from recap.experiments.data import Split
-from recap.experiments.table import Cell
 from recap.language import LanguageModel
-from recap.metrics.cider import cider_d
-from recap.metrics.clip import aclip_s, refaclip_s
-from recap.metrics.statistics import MetricResult, mean_result
 from recap.selection import RULES, is_degenerate
 from recap.settings import Settings
 from recap.types import Draft, Evidence, Vectors
@@ -51,8 +47,8 @@ def unimodal_captions(
 ) -> list[str]:
     """Return captions from those of the pictures that look alike (UM in the paper).
 
-    There is no map, so nothing can be compared with the picture: among retrieved and written sentences the consensus of
-    the retrieved ones decides, with and without a language model.
+    There is no map, so nothing can be compared with the picture: the consensus of the retrieved captions decides, with
+    and without a language model, among those that the settings allow.
     """
     chosen = settings or Settings()
     found = unimodal_evidence(train, store, images)
@@ -64,7 +60,8 @@ def unimodal_captions(
             for texts in ([item.text for item in evidence] for evidence in found)
         ]
         drafts = language_model.write(prompts, chosen.decoding)
-    return [_by_consensus(*row) for row in zip(found, drafts, strict=True)]
+    alone = chosen.candidates == "lm"
+    return [_by_consensus(*row, alone=alone) for row in zip(found, drafts, strict=True)]
 
 
 def unimodal_evidence(
@@ -80,36 +77,10 @@ def unimodal_evidence(
     return [store.evidence(*row) for row in zip(found.ids, found.similarities, strict=True)]
 
 
-def _by_consensus(evidence: Sequence[Evidence], drafts: Sequence[Draft]) -> str:
+def _by_consensus(evidence: Sequence[Evidence], drafts: Sequence[Draft], *, alone: bool) -> str:
+    """Return the sentence most like the evidence; ``alone``: one that was written, if any is of use."""
     nearest = {item.text: item.similarity for item in reversed(evidence)}
     written = {draft.text for draft in drafts if not is_degenerate(draft.text)}
-    texts = sorted(nearest.keys() | written)
+    texts = sorted(written if alone and written else nearest.keys() | written)
     scores = RULES["consensus"](texts, np.array([nearest.get(text, 0) for text in texts], np.float32), evidence)
     return texts[int(scores.argmax())]
-
-
-class Judge:
-    """CIDEr-D, aCLIP-S and RefaCLIP-S of captions for one split, all in points, by one map for all systems."""
-
-    METRICS = ("CIDEr-D", "aCLIP-S", "RefaCLIP-S")
-
-    def __init__(self, encoder: Encoder, alignment: LinearAlignment, test: Split) -> None:
-        self._encoder, self._alignment, self._test = encoder, alignment, test
-        self._first = np.cumsum([0, *(len(texts) for texts in test.captions)])
-
-    def cells(self, captions: Sequence[str]) -> tuple[Cell, ...]:
-        """Return one cell for each of ``METRICS``."""
-        texts = self._encoder.encode_texts(captions)
-        images, references = self._test.images, self._test.texts
-        free = aclip_s(images, texts, self._alignment).astype(np.float64)
-        based = refaclip_s(images, texts, references, self._first, self._alignment).astype(np.float64)
-        results = (
-            cider_d(captions, self._test.captions),
-            mean_result("aCLIP-S", free),
-            mean_result("RefaCLIP-S", based),
-        )
-        return tuple(map(_points, results))
-
-
-def _points(result: MetricResult) -> Cell:
-    return Cell(100 * result.value, 100 * result.standard_error)

@@ -16,8 +16,8 @@ the test split from ``coco/karpathy_test_references.json``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from recap.assets import cache_dir
 from recap.datasets import read_flickr8k
 from recap.datasets.coco import read_coco_captions
 from recap.datasets.karpathy import read_karpathy_coco, read_karpathy_flickr30k
+from recap.datasets.msrvtt import FRAMES as FRAMES_A_VIDEO
 from recap.datasets.msrvtt import read_msrvtt
 from recap.datasets.vectors import IDS, PictureVectors
 from recap.datasets.vizwiz import read_vizwiz
@@ -56,6 +57,8 @@ TITLES = {
     "xrays": "chest x-rays",
 }
 """As the paper writes them."""
+FRAMES = {"msrvtt": FRAMES_A_VIDEO}
+"""How many pictures make up one item of a data set of videos."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,18 @@ class Split:
     """One row a caption, in the order of the pictures."""
     pictures: tuple[ImageLike, ...] = ()
     """Where the pictures lie; some may be known by their vectors alone."""
+    part: str = ""
+    """Which split it is: train, dev or test."""
+
+    @property
+    def title(self) -> str:
+        """The data set and the split, as tables name them."""
+        return f"{TITLES.get(self.name, self.name)} {self.part}"
+
+    @property
+    def is_told(self) -> bool:
+        """Whether people's captions are known; those of VizWiz's test split are with its server only."""
+        return any(self.captions)
 
     @cached_property
     def owners(self) -> Indices:
@@ -80,9 +95,13 @@ class Split:
         """Return the first so many pictures with their captions."""
         if count >= len(self.ids):
             return self
-        texts = self.texts[self.owners < count]
-        return Split(
-            self.name, self.ids[:count], self.captions[:count], self.images[:count], texts, self.pictures[:count]
+        return replace(
+            self,
+            ids=self.ids[:count],
+            captions=self.captions[:count],
+            images=self.images[:count],
+            texts=self.texts[self.owners < count],
+            pictures=self.pictures[:count],
         )
 
     def fit(self, method: str, *, beta: float = 0.85, seed: int = 0) -> LinearAlignment:
@@ -113,34 +132,56 @@ class Bench:
             self._known[key] = self._encoded(name, split)
         return self._known[key]
 
+    def measured(self, name: str) -> Split:
+        """Return the split that references are needed of: test, or dev where those of test are not published."""
+        test = self.load(name, "test")
+        return test if test.is_told else self.load(name, "dev")
+
     def pairs(self, name: str, split: str) -> tuple[list[Pair], PictureVectors | None]:
         """Return the pairs of a split, and where their pictures are missing, the vectors that stand in for them."""
         if name not in READERS:
             raise InputError(f"there is no data set {name!r}; there are {', '.join(READERS)}")
         home, folder = self.setup.data / name, self.setup.data / f"{name}-vectors"
         if not (folder / IDS).exists():
-            return READERS[name](home, split)[: self.setup.limit], None
+            return self._some(name, READERS[name](home, split)), None
         if name == "coco" and not (home / "dataset_coco.json").exists():
             known, pairs = PictureVectors.read(folder, self.encoder.image), read_coco_captions(home, split)
         else:
             pairs = READERS[name](home, split)
             if pairs and isinstance(pairs[0].image, str | Path) and Path(pairs[0].image).exists():
-                return pairs[: self.setup.limit], None
+                return self._some(name, pairs), None
             known = PictureVectors.read(folder, self.encoder.image)
-        there = [pair for pair in pairs if pair.id in known][: self.setup.limit]
+        there = self._some(name, [pair for pair in pairs if pair.id in known])
         if not there:
             raise InputError(f"{folder} holds no vector of a {split} picture of {TITLES[name]}, and {home} no picture")
         return there, known
 
     def _encoded(self, name: str, split: str) -> Split:
         pairs, known = self.pairs(name, split)
-        captions = tuple(pair.captions for pair in pairs)
         if known is None:
             images = self.encoder.encode_images([pair.image for pair in pairs], progress=self.setup.progress)
         else:
             images = known.take([pair.id for pair in pairs])
+        if name in FRAMES:
+            pairs, images = joined_frames(pairs, images)
+        captions = tuple(pair.captions for pair in pairs)
         flat = [caption for texts in captions for caption in texts]
         texts = self.encoder.encode_texts(flat, progress=self.setup.progress)
-        return Split(
-            name, tuple(pair.id for pair in pairs), captions, images, texts, tuple(pair.image for pair in pairs)
-        )
+        ids, pictures = tuple(pair.id for pair in pairs), tuple(pair.image for pair in pairs)
+        return Split(name, ids, captions, images, texts, pictures, split)
+
+    def _some(self, name: str, pairs: list[Pair]) -> list[Pair]:
+        limit = self.setup.limit
+        return pairs if limit is None else pairs[: limit * FRAMES.get(name, 1)]
+
+
+def joined_frames(pairs: Sequence[Pair], images: Vectors) -> tuple[list[Pair], Vectors]:
+    """Return one pair for each video, whose frames follow one another, with the mean of their vectors at unit length.
+
+    For Procrustes the sum over frames is the same, and a caption is in the datastore once.
+    """
+    videos = [pair.id.partition("#")[0] for pair in pairs]
+    first = [row for row, video in enumerate(videos) if row == 0 or video != videos[row - 1]]
+    means: Vectors = np.add.reduceat(images, first, axis=0)
+    means /= np.linalg.norm(means, axis=1, keepdims=True)
+    return [Pair(pairs[row].image, pairs[row].captions, videos[row]) for row in first], means

@@ -16,18 +16,20 @@ from recap.captioner import ReCap
 from recap.errors import ImageError
 from recap.experiments.base import Outcome, Setup, new_figure
 from recap.experiments.captions import unimodal_evidence
-from recap.experiments.data import TITLES, Bench, Split
+from recap.experiments.data import Bench, Split
 from recap.experiments.table import Cell, Column, Row, Section, Table
 from recap.types import Evidence
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-OPTIONS = ("method", "pictures")
+OPTIONS = ("method", "shown")
 
 PICTURES = 3
 CAPTIONS = 3
 """As many of each as the paper shows."""
+MOST = 12
+"""No more pictures are drawn side by side."""
 WIDTH = 44
 """Letters in a line below a picture."""
 
@@ -35,7 +37,7 @@ WIDTH = 44
 def run(setup: Setup) -> Outcome:
     """Retrieve for some test pictures, both ways."""
     bench, method = Bench(setup), setup.option("method", "procrustes")
-    train, test = bench.load(setup.on, "train"), bench.load(setup.on, "test")
+    train, test = bench.load(setup.on, "train"), bench.measured(setup.on)
     shown = _sample(test, setup)
     store, alignment = train.store(bench.encoder), train.fit(method, seed=setup.seed)
     captioner = ReCap(bench.encoder, alignment.statistics_, store, alignment=alignment)
@@ -45,7 +47,7 @@ def run(setup: Setup) -> Outcome:
     else:
         bare = [found[:CAPTIONS] for found in unimodal_evidence(train, store, test.images[shown], 1)]
         without = "of the picture that looks most alike"
-    title = f"{TITLES[setup.on]} test, {bench.encoder.name}, {method}"
+    title = f"{test.title}, {bench.encoder.name}, {method}"
     columns = tuple(Column(name, better="neither") for name in (without, "with alignment", "a person"))
     rows = tuple(
         Row(test.ids[place], tuple(map(Cell, (_joined(one), _joined(other), test.captions[place][0]))))
@@ -57,7 +59,7 @@ def run(setup: Setup) -> Outcome:
 
 
 def _sample(test: Split, setup: Setup) -> list[int]:
-    drawn = np.random.default_rng(setup.seed).permutation(len(test.ids))[: setup.number("pictures", PICTURES)]
+    drawn = np.random.default_rng(setup.seed).permutation(len(test.ids))[: min(setup.number("shown", PICTURES), MOST)]
     return [int(place) for place in np.sort(drawn)]
 
 

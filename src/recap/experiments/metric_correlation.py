@@ -8,18 +8,18 @@ from __future__ import annotations
 import numpy as np
 
 from recap.experiments.base import Outcome, Setup
-from recap.experiments.captioning import JUDGE, WRITER, chosen_pictures
+from recap.experiments.captioning import chosen_pictures
 from recap.experiments.captions import recap_captions
-from recap.experiments.data import TITLES, Bench
+from recap.experiments.choices import JUDGE, SETTINGS_OPTIONS, WRITER, caption_settings
+from recap.experiments.data import Bench
 from recap.experiments.scores import score_systems
 from recap.experiments.table import Cell, Column, Row, Section, Table
 from recap.language import load_language_model
 from recap.metrics.evaluate import parse_metrics
 from recap.metrics.judge import METRICS
 from recap.metrics.significance import heatmap, pearson
-from recap.settings import Settings
 
-OPTIONS = ("method", "metrics", "pictures")
+OPTIONS = ("method", "metrics", "pictures", *SETTINGS_OPTIONS)
 
 LEFT_OUT = ("cider-plain", "clip+dn*", "acos", "refacos", "clipscore-100")
 """Variants that repeat another metric."""
@@ -28,7 +28,7 @@ LEFT_OUT = ("cider-plain", "clip+dn*", "acos", "refacos", "clipscore-100")
 def run(setup: Setup) -> Outcome:
     """Caption test as ReCap does, score with every metric, and correlate."""
     bench = Bench(setup)
-    train, test = bench.load(setup.on, "train"), chosen_pictures(setup, bench.load(setup.on, "test"))
+    train, test = bench.load(setup.on, "train"), chosen_pictures(setup, bench.measured(setup.on))
     model, method = load_language_model(setup.language_model or WRITER), setup.option("method", "procrustes")
     captions = recap_captions(
         bench.encoder,
@@ -36,13 +36,13 @@ def run(setup: Setup) -> Outcome:
         train.store(bench.encoder),
         test.images,
         language_model=model,
-        settings=Settings().but(seed=setup.seed),
+        settings=caption_settings(setup, model),
     )
     wanted = parse_metrics(setup.option("metrics", ",".join(name for name in METRICS if name not in LEFT_OUT)))
     report = score_systems(bench.encoder, train.fit(JUDGE), test, {"ReCap": captions}, wanted)["ReCap"]
     names, matrix = pearson(report)
     writer = model.name if model else "no language model"
-    title = f"{TITLES[setup.on]} test, {bench.encoder.name}, {method}, {writer}, {len(test.ids):,} pictures"
+    title = f"{test.title}, {bench.encoder.name}, {method}, {writer}, {len(test.ids):,} pictures"
     rows = tuple(
         Row(name, tuple(Cell(float(value)) if np.isfinite(value) else Cell() for value in values))
         for name, values in zip(names, matrix, strict=True)

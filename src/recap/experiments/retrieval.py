@@ -31,9 +31,9 @@ IN_PAPER = ("coco", "flickr30k")
 def run(setup: Setup) -> Outcome:
     """Fit every map on train, and let pictures and captions of test find each other."""
     bench = Bench(setup)
-    train, test = bench.load(setup.on, "train"), bench.load(setup.on, "test")
+    train, test = bench.load(setup.on, "train"), bench.measured(setup.on)
     fitted = list(fit_all(train, bench.encoder, setup))
-    title = f"{TITLES[setup.on]} test, {bench.encoder.name}, {len(test.ids):,} pictures"
+    title = f"{test.title}, {bench.encoder.name}, {len(test.ids):,} pictures"
     ours = Section(title, tuple(Row(item.label, recall_cells(item, test)) for item in fitted))
     names = [column.name for column in COLUMNS]
     known = [setup.on] if setup.on in IN_PAPER else IN_PAPER

@@ -32,14 +32,18 @@ def score_systems(
     systems: Mapping[str, Sequence[str]],
     metrics: Sequence[str],
 ) -> dict[str, Report]:
-    """Return a report for each system, whose captions are in the order of the split; one map judges all of them."""
+    """Return a report for each system, whose captions are in the order of the split; one map judges all of them.
+
+    Where the split has no captions of people, the metrics that need none are left.
+    """
+    references = test.captions if test.is_told else None
     known = replace(encoder, image=_Known(encoder, test))
     judge = partial(evaluate, encoder=known, alignment=alignment)
     parsed = [name for name in metrics if name in PARSED]
     others = [name for name in metrics if name not in PARSED]
     together = judge(
         [text for captions in systems.values() for text in captions],
-        test.captions,
+        references,
         test.ids,
         metrics=parsed,
         image_index=np.tile(np.arange(len(test.ids)), len(systems)),
@@ -47,10 +51,19 @@ def score_systems(
     reports = {}
     for number, (name, captions) in enumerate(systems.items()):
         own = slice(number * len(test.ids), (number + 1) * len(test.ids))
-        report = judge(captions, test.captions, test.ids, metrics=others)
+        report = judge(captions, references, test.ids, metrics=others)
         rows = (*report.rows, *(mean_result(row.name, row.per_image[own]) for row in together.rows))
         reports[name] = replace(report, rows=rows, unavailable=(*report.unavailable, *together.unavailable))
     return reports
+
+
+def score_cells(reports: Mapping[str, Report], names: Sequence[str]) -> dict[str, tuple[Cell, ...]]:
+    """Return for each system the cells of some metrics, by their names in a report."""
+    found = {}
+    for label, report in reports.items():
+        known = {row.name: points(row) for row in report.rows}
+        found[label] = tuple(known.get(name, Cell()) for name in names)
+    return found
 
 
 def points(result: MetricResult) -> Cell:

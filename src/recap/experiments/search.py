@@ -5,9 +5,9 @@ searched for with greedy decoding. What is retrieved, embedded or written once i
 differ in one thing share the rest.
 
 Options of all searches: ``pictures=500`` tries with the first so many pictures, ``method=ols`` takes another map,
-``k=13`` spares searches over other things the search for k, ``temperature=0.5`` and ``samples=10`` say how they draw,
-``selection=cosine`` chooses among sentences as the paper does and not as suits the model, ``metrics=cider-d,aclip-s``
-computes only some of the columns.
+``ks=4,8,13`` are the values of k, ``metrics=cider-d,aclip-s`` computes only some of the columns. Searches over other
+things than k draw sentences: ``k=13`` spares them the search for k, ``temperature=0.5`` and ``samples=10`` say how,
+``selection=cosine`` chooses among them as the paper does and not as suits the model.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from recap.augmentation import reading
 from recap.captioner import ReCap
 from recap.datastore import CaptionStore
 from recap.experiments.base import Setup, new_figure
+from recap.experiments.choices import ALIKE, JUDGE, WRITER, paper_best
 from recap.experiments.data import TITLES, Bench, Split
 from recap.experiments.paper import paper_section, paper_table
-from recap.experiments.scores import points, score_systems
-from recap.experiments.table import Cell, Column, Row, Section
+from recap.experiments.scores import score_cells, score_systems
+from recap.experiments.table import Column, Row, Section
 from recap.language import Decoding, LanguageModel, load_language_model
 from recap.metrics.cider import cider_d
 from recap.settings import Settings
@@ -34,12 +35,8 @@ from recap.types import Caption, Draft, Prompt
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SEARCH_OPTIONS = ("pictures", "method", "k", "ks", "temperature", "samples", "selection", "metrics")
+SEARCH_OPTIONS = ("pictures", "method", "ks", "metrics")
 """Those that all searches have."""
-WRITER = "writer"
-"""Writes the captions unless ``--lm`` says otherwise."""
-JUDGE = "ols"
-"""The map behind aCLIP-S and RefaCLIP-S in every row."""
 
 METRICS = {
     "BLEU@1": "bleu-1",
@@ -58,16 +55,6 @@ DRAWN = ("CIDEr-D", "RefaCLIP-S")
 
 KS = (1, 4, 8, 13, 18, 30, 60, 100)
 """The values of k that are tried where the paper tried none."""
-PAPER_BEST = {
-    "coco": (13, 0.1, 10),
-    "flickr30k": (18, 0.3, 20),
-    "vizwiz": (4, 0.5, 30),
-    "msrvtt": (5, 0.5, 20),
-    "xrays": (5, 0.5, 20),
-}
-"""k, temperature and number of samples that did best in the paper."""
-ALIKE = {"flickr8k": "flickr30k"}
-"""Whose numbers of the paper stand beside those of a data set that it does not have."""
 FLAN = "RN50x64, FLAN-T5-Large"
 
 _known_ks: dict[tuple[object, ...], int] = {}
@@ -76,16 +63,6 @@ _known_ks: dict[tuple[object, ...], int] = {}
 def judged_notes() -> tuple[str, ...]:
     """Return what every table says."""
     return (f"aCLIP-S and RefaCLIP-S are judged by the {JUDGE} map in every row.",)
-
-
-def like(setup: Setup) -> str:
-    """Return the data set of the paper whose numbers stand beside ours."""
-    return ALIKE.get(setup.on, setup.on)
-
-
-def paper_best(setup: Setup) -> tuple[int, float, int]:
-    """Return the paper's best k, temperature and number of samples for this data set, or for one like it."""
-    return PAPER_BEST[like(setup)]
 
 
 @dataclass
@@ -140,7 +117,7 @@ class Search:
             "temperature": self.setup.real("temperature", defaults.decoding.temperature),
             "samples": self.setup.number("samples", defaults.decoding.samples),
         }
-        alignment = self.train.fit(self.setup.option("method", defaults.method))
+        alignment = self.train.fit(self.setup.option("method", defaults.method), seed=self.setup.seed)
         return ReCap(
             self.bench.encoder,
             alignment.statistics_,
@@ -152,18 +129,23 @@ class Search:
 
     @cached_property
     def k(self) -> int:
-        """The value of the option, or what does best with greedy decoding; searched for once in a process."""
+        """The value of the option, or what does best on dev with greedy decoding; searched for once in a process."""
         if "k" in self.setup.options:
             return self.setup.number("k", 0)
         setup, model = self.setup, self.model.name if self.model else ""
-        key = (setup.data, setup.on, setup.encoder, model, setup.limit, *sorted(setup.options.items()))
+        options = sorted((name, value) for name, value in setup.options.items() if name in SEARCH_OPTIONS)
+        key = (setup.data, setup.on, setup.encoder, model, setup.limit, setup.seed, *options)
         if key not in _known_ks:
-            _known_ks[key] = best_k(self.pictures, self.greedy(ks(self.setup)))
+            _known_ks[key] = best_k(self.of("dev"), self.tried_ks)
         return _known_ks[key]
 
-    def greedy(self, values: Sequence[int], captioner: ReCap | None = None) -> dict[int, list[str]]:
-        """Return the captions for each k, written greedily."""
-        return {k: self.texts(k, captioner, temperature=0.0) for k in values}
+    @cached_property
+    def tried_ks(self) -> dict[int, list[str]]:
+        """The captions of dev for each k to try, and for the paper's, written greedily."""
+        dev = self.of("dev").images
+        values = sorted({*ks(self.setup), paper_best(self.setup)[0]})
+        captioners = {k: reading(self.captioner, k, temperature=0.0) for k in values}
+        return {k: [caption.text for caption in one.caption_vectors(dev)] for k, one in captioners.items()}
 
     def texts(self, k: int, captioner: ReCap | None = None, **settings: Any) -> list[str]:
         """Return the captions with some settings."""
@@ -178,11 +160,8 @@ class Search:
         judge = self.train.fit(JUDGE)
         wanted = self.setup.listed("metrics", ",".join(METRICS.values()))
         reports = score_systems(self.bench.encoder, judge, self.pictures, systems, wanted)
-        rows = []
-        for label, report in reports.items():
-            known = {row.name: points(row) for row in report.rows}
-            rows.append(Row(label, tuple(known.get(REPORTED.get(name, name), Cell()) for name in METRICS)))
-        return tuple(rows)
+        cells = score_cells(reports, [REPORTED.get(name, name) for name in METRICS])
+        return tuple(Row(label, values) for label, values in cells.items())
 
     @property
     def title(self) -> str:
@@ -265,16 +244,23 @@ def draw_rows(title: str, rows: Sequence[Row]) -> Figure:
     figure.suptitle(title)
     for axes, name in zip(figure.subplots(1, len(DRAWN), sharey=True), DRAWN, strict=True):
         cells = [row.cells[list(METRICS).index(name)] for row in rows]
-        places = range(len(rows))
+        places = [place for place, cell in enumerate(cells) if cell.value is not None]
+        known = [cells[place] for place in places]
         axes.errorbar(
-            [cell.value for cell in cells], places, xerr=[cell.error or 0 for cell in cells], fmt="o", capsize=3
+            [cell.value for cell in known], places, xerr=[cell.error or 0 for cell in known], fmt="o", capsize=3
         )
-        axes.set_yticks(places, [row.label for row in rows])
+        axes.set_yticks(range(len(rows)), [row.label for row in rows])
         axes.set_title(name)
     axes.invert_yaxis()
     return figure
 
 
 def _mark(axes: Any, places: Sequence[float], rows: Sequence[Row], name: str, **style: Any) -> None:
-    cells = [row.cells[list(METRICS).index(name)] for row in rows]
-    axes.errorbar(places, [cell.value for cell in cells], yerr=[cell.error or 0 for cell in cells], capsize=3, **style)
+    column = list(METRICS).index(name)
+    known = [
+        (place, row.cells[column])
+        for place, row in zip(places, rows, strict=True)
+        if row.cells[column].value is not None
+    ]
+    values, errors = [cell.value for _, cell in known], [cell.error or 0 for _, cell in known]
+    axes.errorbar([place for place, _ in known], values, yerr=errors, capsize=3, **style)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from recap.experiments.base import Outcome, Setup, new_figure
+from recap.experiments.choices import DRAWING_OPTIONS
 from recap.experiments.search import COLUMNS, FLAN, SEARCH_OPTIONS, Search, beside, draw_rows, judged_notes
 from recap.experiments.table import Section, Table
 
-OPTIONS = SEARCH_OPTIONS
+OPTIONS = (*SEARCH_OPTIONS, *DRAWING_OPTIONS)
 
 DECODINGS: dict[str, dict[str, Any]] = {
     "Sampling": {"top_p": 1.0},

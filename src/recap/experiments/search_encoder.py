@@ -8,10 +8,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from recap.experiments.base import Outcome, Setup, new_figure
+from recap.experiments.choices import DRAWING_OPTIONS
 from recap.experiments.search import COLUMNS, SEARCH_OPTIONS, Search, beside, draw_rows
 from recap.experiments.table import Cell, Column, Row, Section, Table
 
-OPTIONS = (*SEARCH_OPTIONS, "encoders")
+OPTIONS = (*SEARCH_OPTIONS, *DRAWING_OPTIONS, "encoders")
 
 ENCODERS = "builtin;builtin-large"
 

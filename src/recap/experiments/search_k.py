@@ -6,18 +6,15 @@
 from __future__ import annotations
 
 from recap.experiments.base import Outcome, Setup, new_figure
+from recap.experiments.choices import like, paper_best
 from recap.experiments.paper import paper_table
 from recap.experiments.search import (
     COLUMNS,
     SEARCH_OPTIONS,
     Search,
     beside,
-    best_k,
     draw_lines,
     judged_notes,
-    ks,
-    like,
-    paper_best,
     value,
 )
 from recap.experiments.table import Section, Table
@@ -29,9 +26,8 @@ def run(setup: Setup) -> Outcome:
     """Caption dev greedily with every k; the paper's is tried too."""
     new_figure(1, 1)  # says at once what is not installed
     search, theirs = Search(setup), paper_best(setup)[0]
-    tried = search.greedy(sorted({*ks(setup), theirs}))
+    tried, best = search.tried_ks, search.k
     rows = dict(zip(tried, search.rows({str(k): texts for k, texts in tried.items()}), strict=True))
-    best = best_k(search.pictures, tried)
     gain = value(rows[best], "CIDEr-D") - value(rows[theirs], "CIDEr-D")
     notes = (
         f"Best by CIDEr-D: k = {best}, {gain:+.1f} against the paper's k = {theirs} for {like(setup)}.",

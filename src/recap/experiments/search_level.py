@@ -2,7 +2,7 @@
 
 Narratives are read from ``narratives/`` below the data folder (``*_localized_narratives*.jsonl``). The map is that of
 single captions in all cases. ``--option ks=13`` names the values of k for single captions; the texts of other levels
-are long, so that one to five are tried.
+are long, so that one to six are tried.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from pathlib import Path
 from recap.datasets.captions import stem
 from recap.datasets.narratives import read_narratives
 from recap.experiments.base import Outcome, Setup, new_figure
+from recap.experiments.choices import like
 from recap.experiments.paper import paper_table
-from recap.experiments.search import COLUMNS, SEARCH_OPTIONS, Search, beside, draw_lines, judged_notes, ks, like
+from recap.experiments.search import COLUMNS, SEARCH_OPTIONS, Search, beside, draw_lines, judged_notes, ks
 from recap.experiments.table import Row, Section, Table
 
 OPTIONS = SEARCH_OPTIONS
 
-LONG_KS = (1, 2, 3, 4, 5)
+LONG_KS = (1, 2, 3, 4, 5, 6)
 
 
 def run(setup: Setup) -> Outcome:
@@ -68,7 +69,8 @@ def _captions(search: Search, captions: Sequence[Sequence[str]], values: Sequenc
     flat = [text for texts in captions for text in texts]
     vectors = search.bench.encoder.encode_texts(flat, progress=search.setup.progress)
     level = replace(search.train, captions=tuple(map(tuple, captions)), texts=vectors)
-    return search.greedy(values, search.captioner_of(level.store(search.bench.encoder)))
+    captioner = search.captioner_of(level.store(search.bench.encoder))
+    return {k: search.texts(k, captioner, temperature=0.0) for k in values}
 
 
 def _label(k: int, row: Row) -> Row:

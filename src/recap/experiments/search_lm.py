@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from recap.experiments.base import Outcome, Setup, new_figure
+from recap.experiments.choices import DRAWING_OPTIONS
 from recap.experiments.paper import paper_table
 from recap.experiments.search import COLUMNS, SEARCH_OPTIONS, Search, beside, draw_rows, judged_notes
 from recap.experiments.table import Section, Table
 from recap.settings import Settings
 
-OPTIONS = (*SEARCH_OPTIONS, "models")
+OPTIONS = (*SEARCH_OPTIONS, *DRAWING_OPTIONS, "models")
 
 MODELS = "none,writer"
 

@@ -11,11 +11,12 @@ from dataclasses import replace
 from typing import get_args
 
 from recap.experiments.base import Outcome, Setup, new_figure
-from recap.experiments.search import COLUMNS, SEARCH_OPTIONS, Search, beside, draw_rows, judged_notes, paper_best
+from recap.experiments.choices import DRAWING_OPTIONS, paper_best
+from recap.experiments.search import COLUMNS, SEARCH_OPTIONS, Search, beside, draw_rows, judged_notes
 from recap.experiments.table import Section, Table
 from recap.language.prompt import Order
 
-OPTIONS = SEARCH_OPTIONS
+OPTIONS = (*SEARCH_OPTIONS, *DRAWING_OPTIONS)
 
 READER = "smollm2"
 DEFAULTS = {"temperature": "0", "pictures": "100"}

@@ -10,11 +10,12 @@ import numpy as np
 from recap.datastore import CaptionStore, Datastore, DatastoreView
 from recap.errors import InputError
 from recap.experiments.base import Outcome, Setup, new_figure
+from recap.experiments.choices import DRAWING_OPTIONS
 from recap.experiments.data import READERS, TITLES
 from recap.experiments.search import COLUMNS, FLAN, SEARCH_OPTIONS, Search, beside, draw_rows, judged_notes
 from recap.experiments.table import Cell, Column, Row, Section, Table
 
-OPTIONS = (*SEARCH_OPTIONS, "sources")
+OPTIONS = (*SEARCH_OPTIONS, *DRAWING_OPTIONS, "sources")
 
 
 def run(setup: Setup) -> Outcome:

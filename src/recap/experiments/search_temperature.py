@@ -7,6 +7,7 @@ sentences is drawn once; fewer samples are the first of them.
 from __future__ import annotations
 
 from recap.experiments.base import Outcome, Setup, new_figure
+from recap.experiments.choices import like, paper_best
 from recap.experiments.search import (
     COLUMNS,
     SEARCH_OPTIONS,
@@ -16,14 +17,12 @@ from recap.experiments.search import (
     best_row,
     draw_lines,
     judged_notes,
-    like,
-    paper_best,
     value,
 )
 from recap.experiments.table import Row, Section, Table
 from recap.settings import Settings
 
-OPTIONS = (*SEARCH_OPTIONS, "temperatures", "numbers")
+OPTIONS = (*SEARCH_OPTIONS, "k", "selection", "temperatures", "numbers")
 
 
 def run(setup: Setup) -> Outcome:

@@ -1,6 +1,8 @@
 """Transfer: the map comes from one data set, the pictures from another.
 
 The datastore holds the captions of the target, of the source, or of both; ``--option source=NAME`` names the source.
+How captions are made is said by ``settings``, ``k``, ``temperature``, ``samples`` and ``selection``: see
+``recap.experiments.choices``.
 """
 
 from __future__ import annotations
@@ -8,17 +10,20 @@ from __future__ import annotations
 from recap.datastore import CaptionStore, DatastoreView
 from recap.errors import InputError
 from recap.experiments.base import Outcome, Setup
-from recap.experiments.captions import Judge, recap_captions
+from recap.experiments.captions import recap_captions
+from recap.experiments.choices import JUDGE, SETTINGS_OPTIONS, caption_settings, settings_note
 from recap.experiments.data import TITLES, Bench
+from recap.experiments.methods import METHODS
 from recap.experiments.paper import paper_section, paper_table
+from recap.experiments.scores import score_cells, score_systems
 from recap.experiments.table import Column, Row, Section, Table
 from recap.language import load_language_model
 
-OPTIONS = ("source",)
+OPTIONS = ("source", *SETTINGS_OPTIONS)
 
-COLUMNS = tuple(Column(name) for name in Judge.METRICS)
-METHODS = {"PR": "procrustes", "OLS": "ols"}
-JUDGE = "ols"
+METRICS = {"CIDEr-D": "cider-d", "aCLIP-S": "aclip-s", "RefaCLIP-S": "refaclip-s"}
+COLUMNS = tuple(map(Column, METRICS))
+MAPS = ("PR", "OLS")
 
 
 def run(setup: Setup) -> Outcome:
@@ -26,30 +31,29 @@ def run(setup: Setup) -> Outcome:
     bench, origin = Bench(setup), setup.option("source", "coco")
     if origin == setup.on:
         raise InputError(f"source and target are both {origin}: name another with --on or --option source=NAME")
-    source, target = bench.load(origin, "train"), bench.load(setup.on, "train")
-    test = bench.load(setup.on, "test")
+    source, target, test = bench.load(origin, "train"), bench.load(setup.on, "train"), bench.measured(setup.on)
     near, far = target.store(bench.encoder), source.store(bench.encoder)
     stores: dict[str, CaptionStore] = {"target": near, "source + target": DatastoreView([near, far]), "source": far}
-    judge = Judge(bench.encoder, target.fit(JUDGE), test)
     model = load_language_model(setup.language_model or "none")
-    rows = []
-    for label, method in METHODS.items():
-        carried = source.fit(method)
+    settings, systems = caption_settings(setup, model), {}
+    for label in MAPS:
+        carried, own = source.fit(METHODS[label]), target.fit(METHODS[label])
         cases = [(f"{label}, {name}", carried, store) for name, store in stores.items()]
-        cases.append((f"{label} of the target, target", target.fit(method), stores["target"]))
-        for case, alignment, store in cases:
-            captions = recap_captions(bench.encoder, alignment, store, test.images, language_model=model)
-            rows.append(Row(case, judge.cells(captions)))
+        for case, alignment, store in [*cases, (f"{label} of the target, target", own, near)]:
+            parts = (bench.encoder, alignment, store, test.images)
+            systems[case] = recap_captions(*parts, language_model=model, settings=settings)
+    reports = score_systems(bench.encoder, target.fit(JUDGE), test, systems, list(METRICS.values()))
+    rows = tuple(Row(label, cells) for label, cells in score_cells(reports, list(METRICS)).items())
     writer = model.name if model else "no language model"
-    title = f"{TITLES[origin]} to {TITLES[setup.on]} test, {bench.encoder.name}, {writer}, {len(test.ids):,} pictures"
-    names = [column.name for column in COLUMNS]
+    title = f"{TITLES[origin]} to {test.title}, {bench.encoder.name}, {writer}, {len(test.ids):,} pictures"
     paper = [
-        paper_section("transfer", section, names, setting="from MS-COCO, RN50x64, FLAN-T5-Large")
+        paper_section("transfer", section, list(METRICS), setting="from MS-COCO, RN50x64, FLAN-T5-Large")
         for section in paper_table("transfer")["sections"]
     ]
     notes = (
         f"The map is the source's unless said otherwise. aCLIP-S and RefaCLIP-S are judged by the {JUDGE} map of the "
         "target in every row.",
+        settings_note(settings, model),
     )
-    table = Table("Transfer", COLUMNS, (Section(title, tuple(rows)), *paper), notes, first="map, datastore")
+    table = Table("Transfer", COLUMNS, (Section(title, rows), *paper), notes, first="map, datastore")
     return Outcome({"transfer": table})

@@ -1,0 +1,74 @@
+"""What experiments choose alike: the model that writes, how it is asked, and the map that judges."""
+
+from __future__ import annotations
+
+from recap.errors import InputError
+from recap.experiments.base import Setup
+from recap.language import LanguageModel
+from recap.settings import Settings
+
+WRITER = "writer"
+"""Writes the captions unless ``--lm`` says otherwise: the model that packs have."""
+JUDGE = "ols"
+"""The map behind aCLIP-S and RefaCLIP-S in every row, so that no map judges itself."""
+
+DRAWING_OPTIONS = ("k", "temperature", "samples", "selection")
+SETTINGS_OPTIONS = ("settings", *DRAWING_OPTIONS)
+
+PAPER_BEST = {
+    "coco": (13, 0.1, 10),
+    "flickr30k": (18, 0.3, 20),
+    "vizwiz": (4, 0.5, 30),
+    "msrvtt": (5, 0.5, 20),
+    "xrays": (5, 0.5, 20),
+}
+"""k, temperature and number of samples that did best in the paper."""
+ALIKE = {"flickr8k": "flickr30k"}
+"""Whose numbers of the paper stand beside those of a data set that it does not have."""
+
+
+def like(setup: Setup) -> str:
+    """Return the data set of the paper whose numbers stand beside ours."""
+    return ALIKE.get(setup.on, setup.on)
+
+
+def paper_best(setup: Setup) -> tuple[int, float, int]:
+    """Return the paper's best k, temperature and number of samples for this data set, or for one like it."""
+    return PAPER_BEST[like(setup)]
+
+
+def caption_settings(setup: Setup, model: LanguageModel | None) -> Settings:
+    """Return how captions are made: as a pack does, or as in the paper.
+
+    ``--option settings=pack`` or ``paper`` says which: by default a pack's for the writer, whose they are, and the
+    paper's for any other model. ``k``, ``temperature``, ``samples`` and ``selection`` change single ones.
+    """
+    own = model is None or model.name == WRITER
+    kind = setup.option("settings", "pack" if own else "paper")
+    if kind not in ("pack", "paper"):
+        raise InputError(f"settings={kind}: expected pack or paper")
+    chosen = Settings().but(seed=setup.seed)
+    if kind == "paper":
+        k, temperature, samples = paper_best(setup)
+        k = setup.number("k", k)
+        written = {} if model is None else {"candidates": "lm"}
+        # the paper knows no other captions than those in the prompt
+        chosen = chosen.but(k=k, pool=k, selection="cosine", temperature=temperature, samples=samples, **written)
+    return chosen.but(
+        k=setup.number("k", chosen.k),
+        temperature=setup.real("temperature", chosen.decoding.temperature),
+        samples=setup.number("samples", chosen.decoding.samples),
+        selection=setup.option("selection", chosen.selection or "") or None,
+    )
+
+
+def settings_note(settings: Settings, model: LanguageModel | None) -> str:
+    """Return how captions were made, for a table."""
+    if model is None:
+        return f"Captions are chosen from the {settings.pool} nearest."
+    drawn, rule = settings.decoding, settings.selection or "the rule that suits the model"
+    among = {"lm": "", "both": f", among the {settings.pool} nearest, too", "retrieved": ", among the nearest only"}
+    return (
+        f"The language model reads the {settings.k} nearest captions and writes {drawn.samples} at temperature "
+        f"{drawn.temperature:g}; chosen by {rule}{among[settings.candidates]}."
+    )
