@@ -17,9 +17,12 @@ from recap.errors import InputError
 from recap.fitting import Validation, encode_pairs
 from recap.language import Decoding
 from recap.metrics import aclip_s, cider_d, refaclip_s
+from recap.metrics.scenegraph import SceneGraph
+from recap.metrics.synonyms import Synonyms
 from recap.tuning import remembering
 from recap.types import Draft, Pair, Prompt
 
+COLOURS = ("red", "green", "blue", "yellow", "purple", "cyan")
 PATTERNS = ("this {} wall", "somebody painted this {}", "the wall", "a {} wall")
 
 
@@ -40,7 +43,7 @@ class Scripted:
         if self.broken_after is not None and self.asked > self.broken_after:
             raise KeyboardInterrupt
         words = [word for text in prompt.captions for word in text.split()]
-        colours = [word for word in words if word in ("red", "green", "blue", "yellow", "purple", "cyan")]
+        colours = [word for word in words if word in COLOURS]
         colour = max(sorted(set(colours)), key=colours.count)
         return [Draft(pattern.format(colour), -1.0) for pattern in PATTERNS]
 
@@ -195,6 +198,43 @@ def test_scores_are_those_of_the_metrics(world: tuple[ReCap, Validation, Validat
         assert score("refaclip-s")[row] == pytest.approx(float(expected[0]), abs=1e-6)
         others = [texts[row] if place == other else "wall" for other in range(len(validation))]
         assert score("cider-d")[row] == pytest.approx(cider_d(others, validation.references).per_image[place])
+
+
+class Reader:
+    """Stands in for spaCy: a wall, and its colour where the sentence names one."""
+
+    def parse(self, captions: Sequence[str]) -> list[SceneGraph]:
+        return [self.graph(text.split()) for text in captions]
+
+    def graph(self, words: list[str]) -> SceneGraph:
+        colours = tuple(("wall", word) for word in words if word in COLOURS)
+        return SceneGraph(("wall",) if "wall" in words or colours else (), colours, ())
+
+
+def spice_by_hand(text: str, picture: str) -> float:
+    """F1 against references that all say {wall, wall of the picture's colour}."""
+    words = text.split()
+    said = next((word for word in words if word in COLOURS), None)
+    if said is None:
+        return 2 / 3 if "wall" in words else 0.0
+    return 1.0 if picture.startswith(said) else 0.5
+
+
+def test_spice_can_be_what_captions_are_filtered_by(
+    world: tuple[ReCap, Validation, Validation], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("recap.metrics.spice.default_parser", Reader)
+    monkeypatch.setattr("recap.metrics.spice.default_synonyms", lambda: Synonyms({}))
+    captioner, train, validation = world
+    texts, places = ["a red wall", "a wall", "a red wall", "a cyan wall"], np.array([4, 0, 1, 4])
+    scorer = Scorer("spice", validation, captioner.encoder, judge_of(captioner))
+    expected = [spice_by_hand(text, validation.ids[place]) for text, place in zip(texts, places, strict=True)]
+    assert scorer.score(texts, places).tolist() == pytest.approx(expected)
+    assert len(set(expected)) == 3, "right, wrong, and without a colour"
+    before, after = augment(captioner, train, validation, metric="spice", rounds=1, ks=(5,)).rounds
+    assert before.score == pytest.approx(np.mean(list(map(spice_by_hand, before.captions, validation.ids))))
+    # the model writes one sentence of each pattern, so the best of a picture is above the mean if that is not perfect
+    assert (after.added > 0) == (before.score < 1)
 
 
 def test_what_cannot_be_augmented_is_said(world: tuple[ReCap, Validation, Validation]):

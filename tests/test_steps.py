@@ -37,6 +37,20 @@ def test_steps_of_another_run_are_refused(tmp_path: Path):
     assert json.loads((tmp_path / "run.json").read_text())["seed"] == 1
 
 
+@pytest.mark.parametrize("content", [b"", b'{"score": 0.1', b"\xff\xfe"])
+def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path, content: bytes):
+    steps = Steps.opened(tmp_path, {"seed": 1})
+    (tmp_path / "one.json").write_bytes(content)
+    with pytest.raises(InputError, match=r"one\.json cannot be read .*: delete it, and this step is done again"):
+        steps.done("one", lambda: 1)
+    (tmp_path / "run.json").write_bytes(content)
+    with pytest.raises(InputError, match=r"run\.json cannot be read .*: delete the folder"):
+        Steps.opened(tmp_path, {"seed": 1})
+    (tmp_path / "run.json").write_text("[]")
+    with pytest.raises(InputError, match=r"run\.json describes no run: delete the folder"):
+        Steps.opened(tmp_path, {"seed": 1})
+
+
 def test_without_a_folder_nothing_is_kept(tmp_path: Path):
     steps = Steps.opened(None, {"seed": 1})
     assert [steps.done("one", lambda: 1), steps.done("one", lambda: 2)] == [1, 2]

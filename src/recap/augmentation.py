@@ -28,7 +28,7 @@ from recap.captioner import ReCap
 from recap.datastore import Datastore
 from recap.encoders import Encoder
 from recap.errors import InputError
-from recap.fitting import EncodedPairs, Validation
+from recap.fitting import EncodedPairs, Pairs, Validation, encode_pairs
 from recap.metrics.cider import CiderD
 from recap.metrics.clip import aligned_s, ref_aligned_s
 from recap.metrics.ngrams import Floats, Ints, offsets_of, ranges
@@ -111,15 +111,19 @@ def augment(
     mapped = judge or LinearAlignment.from_statistics(captioner.statistics, JUDGE)
     steps = Steps.opened(state, _description(captioner, train, validation, metric, ks, mapped))
     loop = _Loop(_copied(captioner), train, validation, metric, sorted(set(ks)), mapped, steps, progress)
-    found: list[Round] = []
-    for number in range(rounds + 1):
-        added = loop.augmented(number, found[-1]) if found else 0
-        found.append(loop.measured(number, added))
-        if tell is not None:
-            tell(found[-1])
-        if number and not added:
-            break
+    found = loop.run(rounds, tell)
     return Augmented(loop.finished(found[-1]), tuple(found))
+
+
+def augment_pairs(
+    captioner: ReCap, pairs: Pairs, validation: float | Pairs | None, *, progress: bool = False, **options: Any
+) -> Augmented:
+    """Encode pairs as ``encode_pairs`` does, and ``augment`` a captioner with captions of their pictures.
+
+    ``options`` are those of ``augment``.
+    """
+    encoded = encode_pairs(pairs, captioner.encoder, validation=validation, keep_vectors=True, progress=progress)
+    return augment(captioner, training_pictures(encoded), encoded.validation, progress=progress, **options)
 
 
 def training_pictures(encoded: EncodedPairs) -> Validation:
@@ -156,6 +160,18 @@ class _Loop:
         self._name = METRICS[metric]
         self._judge_train = Scorer(metric, train, captioner.encoder, judge)
         self._judge_validation = Scorer(metric, validation, self._twin.encoder, judge)
+
+    def run(self, rounds: int, tell: Callable[[Round], None] | None) -> list[Round]:
+        """Return the state before the first round and after each, up to one that adds nothing."""
+        found: list[Round] = []
+        for number in range(rounds + 1):
+            added = self.augmented(number, found[-1]) if found else 0
+            found.append(self.measured(number, added))
+            if tell is not None:
+                tell(found[-1])
+            if number and not added:
+                break
+        return found
 
     def measured(self, number: int, added: int) -> Round:
         """Choose k on the validation pictures."""

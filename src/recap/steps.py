@@ -32,7 +32,9 @@ class Steps:
         path, wanted = folder / RUN, json.loads(json.dumps(description))
         if not path.exists():
             write_json(path, wanted)
-        there = json.loads(path.read_text(encoding="utf-8"))
+        there = _read(path, f"delete the folder {folder}, and the run begins anew")
+        if not isinstance(there, dict):
+            raise InputError(f"{path} describes no run: delete the folder {folder}, and the run begins anew")
         differ = [name for name in sorted(there.keys() | wanted.keys()) if there.get(name) != wanted.get(name)]
         if differ:
             raise InputError(
@@ -47,4 +49,11 @@ class Steps:
         path = self.folder / f"{name}.json"
         if not path.exists():
             write_json(path, work())
+        return _read(path, "delete it, and this step is done again")
+
+
+def _read(path: Path, remedy: str) -> Any:
+    try:
         return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read ({error}): {remedy}") from error

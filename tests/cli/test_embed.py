@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+import tarfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from PIL import Image
 
 from recap import ReCap
 from recap.cli.main import cli
@@ -53,6 +55,82 @@ def test_pairs_in_a_bucket_are_fitted_without_a_cluster(pairs_folder: Path, enco
     recap("fit", f"file://{pairs_folder}", "--out", pack, "--encoder", f"onnx:{encoder_folder}", "--lm", "none")
     assert len(ReCap.from_pretrained(pack).datastore) == 54
     assert [path.name for path in tmp_path.iterdir()] == ["pack"]
+
+
+def test_confidence_is_fitted_on_vectors_as_on_pictures(pairs_folder: Path, encoder_folder: Path, tmp_path: Path):
+    pairs = tmp_path / "pairs"
+    shutil.copytree(pairs_folder, pairs)
+    for path in sorted(pairs.glob("*.png")):
+        pixels = np.asarray(Image.open(path)).copy()
+        pixels[0, 0] ^= 7
+        Image.fromarray(pixels).save(pairs / f"more-{path.name}")
+        shutil.copy(path.with_suffix(".txt"), pairs / f"more-{path.stem}.txt")
+    options = ("--encoder", f"onnx:{encoder_folder}", "--lm", "none", "--method", "ols")
+    recap("fit", pairs, "--out", tmp_path / "one", *options)
+    recap("fit", f"file://{pairs}", "--out", tmp_path / "other", *options)
+    one, other = (ReCap.from_pretrained(tmp_path / name).calibration for name in ("one", "other"))
+    assert one is not None
+    assert other is not None
+    assert (other.method, other.pictures) == (one.method, one.pictures) == ("ols", 36)
+    assert other.intercept == pytest.approx(one.intercept, abs=1e-3)
+    recap("fit", f"file://{pairs}", "--out", tmp_path / "plain", *options, "--no-calibrate")
+    assert ReCap.from_pretrained(tmp_path / "plain").calibration is None
+
+
+def test_pictures_of_a_table_may_lie_in_a_bucket(pairs_folder: Path, encoder_folder: Path, tmp_path: Path):
+    table = tmp_path / "pairs.csv"
+    lines = [
+        f"{path.name},{path.with_suffix('.txt').read_text().splitlines()[0]}" for path in pairs_folder.glob("*.png")
+    ]
+    table.write_text("\n".join(["image,caption", *lines]))
+    options = ("--images", f"file://{pairs_folder}", "--encoder", f"onnx:{encoder_folder}", "--lm", "none")
+    recap("fit", table, "--out", tmp_path / "pack", *options)
+    assert len(ReCap.from_pretrained(tmp_path / "pack").datastore) == 18
+    told = recap("fit", table, "--out", tmp_path / "other", *options, "--validation", pairs_folder, code=2)
+    assert "only a share" in told.stderr
+    told = recap("fit", table, "--update", tmp_path / "pack", *options[:2], code=2)
+    assert "on this machine" in told.stderr
+    told = recap("fit", table, "--out", tmp_path / "other", "--images", tmp_path / "nowhere", code=2)
+    assert "neither a folder nor a URL" in told.stderr
+
+
+def test_vectors_among_the_pictures_are_no_pictures(pairs_folder: Path, encoder_folder: Path, tmp_path: Path):
+    folder, captions = tmp_path / "pairs", tmp_path / "captions.txt"
+    shutil.copytree(pairs_folder, folder)
+    captions.write_text("a red wall")
+    options = ("--out", folder / "vectors", "--encoder", f"onnx:{encoder_folder}", "--json")
+    for new in (1, 0):
+        facts = json.loads(recap("embed", folder, *options).stdout)
+        assert (facts["pictures"], facts["captions"], facts["new"]) == (18, 54, new)
+    told = recap("embed", captions, *options, code=2)
+    assert f"has vectors of {folder}, which would be deleted" in told.stderr
+    assert json.loads(recap("embed", captions, *options, "--restart").stdout)["captions"] == 1
+
+
+def test_what_lies_elsewhere_is_captioned_without_a_cluster(
+    pairs_folder: Path, new_pictures: dict[str, Path], encoder_folder: Path, tmp_path: Path
+):
+    folder, pack = new_pictures["red"].parent, tmp_path / "pack"
+    recap("fit", pairs_folder, "--out", pack, "--encoder", f"onnx:{encoder_folder}", "--lm", "none")
+    with tarfile.open(tmp_path / "new.tar", "w") as archive:
+        archive.add(new_pictures["blue"], "blue.png")
+    inputs = (new_pictures["green"], f"file://{new_pictures['red']}", tmp_path / "new.tar")
+    lines = recap("caption", *inputs, "--pack", pack).stdout.splitlines()
+    captioner = ReCap.from_pretrained(pack)
+    names = {"green": inputs[0], "red": inputs[1], "blue": f"{tmp_path}/new.tar/blue"}
+    expected = [f"{name}\t{captioner.caption(folder / f'{colour}.png').text}" for colour, name in names.items()]
+    assert sorted(lines) == sorted(expected)
+    told = recap("caption", inputs[1], "--pack", pack, "--sidecars", code=2)
+    assert "not for archives or URLs" in told.stderr
+
+
+def test_a_cluster_does_not_caption_with_a_database_in_a_file(pairs_folder: Path, encoder_folder: Path, tmp_path: Path):
+    pack = tmp_path / "pack"
+    recap("fit", pairs_folder, "--out", pack, "--encoder", f"onnx:{encoder_folder}", "--lm", "none")
+    config = json.loads((pack / "config.json").read_text())
+    (pack / "config.json").write_text(json.dumps({**config, "datastore": "milvus:./captions.db"}))
+    told = recap("caption", pairs_folder, "--pack", pack, "--ray=local", code=2)
+    assert "one process at a time" in told.stderr
 
 
 @pytest.mark.filterwarnings("ignore::recap.errors.RecapWarning")

@@ -12,6 +12,8 @@ import pyarrow.parquet
 import pytest
 
 from recap.datasets import PairFiles, Sentence, read_pairs, read_sentences, stream_pairs
+from recap.datasets.parquet import parquet_pairs
+from recap.datasets.shards import shard_pairs
 from recap.errors import InputError
 from recap.types import Pair
 
@@ -70,6 +72,28 @@ def test_samples_and_shards_that_are_broken(tmp_path: Path):
     assert str(cut) in messages[3]
     with pytest.raises(InputError, match="without a picture"):
         read_pairs(tmp_path)
+
+
+def test_captions_may_be_missing_where_they_are_not_required(tmp_path: Path):
+    path = shard(tmp_path / "a.tar", {"a.jpg": b"1", "b.jpg": b"2", "b.json": b"{}", "c.jpg": b"3", "c.txt": b"three"})
+    expected = [Pair(b"1", (), "a.tar/a"), Pair(b"2", (), "a.tar/b"), Pair(b"3", ("three",), "a.tar/c")]
+    assert list(shard_pairs([path], captions_required=False)) == expected
+    table = tmp_path / "p.parquet"
+    pyarrow.parquet.write_table(
+        pyarrow.table({"image": [b"1", b"2"], "caption": [None, "two"], "id": ["x", "y"]}), table
+    )
+    expected = [Pair(b"1", (), "x"), Pair(b"2", ("two",), "y")]
+    assert list(parquet_pairs(table, tmp_path, captions_required=False)) == expected
+    pyarrow.parquet.write_table(pyarrow.table({"image": ["1.png"]}), table)
+    assert list(parquet_pairs(table, tmp_path, captions_required=False)) == [Pair(tmp_path / "1.png", (), "1.png")]
+
+
+def test_pictures_beside_shards_are_not_passed_over(tmp_path: Path):
+    shard(tmp_path / "backup.tar", {"a.jpg": b"1", "a.txt": b"caption"})
+    (tmp_path / "b.png").write_bytes(b"2")
+    with pytest.raises(InputError, match=r"pictures and archives \(backup\.tar\)"):
+        read_pairs(tmp_path)
+    assert len(read_pairs(tmp_path / "backup.tar")) == 1
 
 
 def test_parquet_with_names_joins_rows(tmp_path: Path):

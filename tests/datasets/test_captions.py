@@ -60,6 +60,8 @@ def test_one_split_of_a_karpathy_file(tmp_path: Path):
         ("a.json", [{"image_id": 1.5, "caption": "x"}], "whole number, not 1.5"),
         ("a.json", [{"caption": "x"}], "entry 0: expected an image id"),
         ("a.json", [], "no captions found"),
+        ("a.json", {"annotations": None}, "annotations must be a list, not None"),
+        ("a.json", {"annotations": {"image_id": 1, "caption": "x"}}, "annotations must be a list"),
         ("a.json", "[{", "not valid json"),
         ("a.jsonl", '{"id": 1, "caption": "x"}\n{"id"', "a.jsonl:2: not valid json"),
         ("a.csv", "id,caption\n,x\n", "must be text or a whole number, not ''"),
@@ -79,6 +81,8 @@ def test_a_second_candidate_for_an_image_is_an_error(tmp_path: Path):
     with pytest.raises(InputError, match="1 of 2 images have more than one caption, such as 1"):
         read_candidates(write(tmp_path, "a.json", content))
     assert read_candidates(write(tmp_path, "b.json", content[:2])) == {"1": "a", "2": "b"}
+    with pytest.raises(InputError, match=r"c\.json: 1 of 2 images have no caption, such as 1: give one candidate"):
+        read_candidates(write(tmp_path, "c.json", {"1": [], "2": ["a"]}))
 
 
 def test_match_keeps_the_order_of_candidates_and_counts_what_it_leaves_out():

@@ -5,6 +5,7 @@ import pytest
 
 from recap.datasets.narratives import read_narratives
 from recap.errors import InputError
+from recap.experiments.search_level import narratives
 
 
 def line(data: str, image: str, caption: str) -> str:
@@ -27,11 +28,20 @@ def test_shards_are_read_together_and_pictures_grouped(tmp_path: Path) -> None:
     assert pairs[0].image == Path("pictures/000000000009.jpg")
 
 
-def test_other_data_sets_name_pictures_by_their_id(tmp_path: Path) -> None:
+@pytest.mark.parametrize("written", ["0010002456", "10002456"])
+def test_ids_of_flickr30k_are_those_of_its_pictures(tmp_path: Path, written: str) -> None:
     path = tmp_path / "flickr30k_test_localized_narratives.jsonl"
-    path.write_text(line("Flickr30k_test", "0010002456", "A man."))
+    path.write_text(line("Flickr30k_test", written, "A man."))
     (pair,) = read_narratives(path, tmp_path)
-    assert (pair.id, pair.image) == ("0010002456", tmp_path / "0010002456.jpg")
+    assert (pair.id, pair.image) == ("10002456", tmp_path / "10002456.jpg")
+    assert narratives(tmp_path, ["10002456", "36979"]) == [("A man.",), ()]
+
+
+def test_other_data_sets_name_pictures_by_their_id(tmp_path: Path) -> None:
+    path = tmp_path / "open_images_test_localized_narratives.jsonl"
+    path.write_text(line("open_images_test", "000b0b0b", "A man."))
+    (pair,) = read_narratives(path, tmp_path)
+    assert (pair.id, pair.image) == ("000b0b0b", tmp_path / "000b0b0b.jpg")
 
 
 def test_what_is_missing_or_wrong_is_said(tmp_path: Path) -> None:

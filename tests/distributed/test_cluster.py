@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import pickle
+import socket
+import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +17,14 @@ from click.testing import CliRunner
 from recap.alignment import LinearAlignment
 from recap.cli.main import cli
 from recap.datasets import PairFiles
-from recap.distributed.cluster import connect
-from recap.distributed.embedding import embed
+from recap.distributed.cluster import _Actor, check_reachable, connect
+from recap.distributed.embedding import Embedding, embed
 from recap.distributed.fitting import fit_vectors
 from recap.distributed.parts import find_parts
 from recap.distributed.runners import Runner
-from recap.distributed.shards import VectorFolder, read_shard
+from recap.distributed.shards import Space, VectorFolder, read_shard
 from recap.encoders import Encoder
-from recap.errors import MissingExtraError
+from recap.errors import EncoderMismatchError, InputError, MissingExtraError
 from recap.fitting import encode_pairs
 
 
@@ -49,6 +53,39 @@ def test_commands(cluster: Runner, pack_folder: Path, new_pictures: dict[str, Pa
     out.write_text(json.dumps({colour: f"a {colour} wall" for colour in new_pictures}))
     judge = ("score", out, "--images", folder, "--pack", pack_folder, "--metrics", "aclip-s", "--json", "--per-image")
     assert run(*judge) == run(*judge, "--ray=local")
+
+
+def test_what_a_worker_cannot_load_comes_back_as_the_error_it_is(encoder: Encoder):
+    another = replace(Space.of(encoder), text_fingerprint="0" * 64)
+    # Ray would start an actor again and again whose __init__ raises
+    worker = _Actor(pickle.dumps(Embedding(another, "cpu")))
+    done = worker({"number": [0], "item": [pickle.dumps("a part")]})
+    (result,) = map(pickle.loads, done["result"])
+    assert isinstance(result, EncoderMismatchError)
+    assert "on another machine of the cluster" in str(result)
+
+
+def test_another_process_finds_the_cluster_by_its_address(cluster: Runner):
+    import ray
+
+    look = "import sys; from recap.distributed.cluster import RayRunner; print(RayRunner(sys.argv[1]).devices())"
+    work = [sys.executable, "-c", look, ray.get_runtime_context().gcs_address]
+    done = subprocess.run(work, capture_output=True, text=True, check=False)
+    assert done.stdout == "2\n", done.stderr
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:{}", "ray://127.0.0.1:{}", "ray://localhost:{}"])
+def test_an_address_where_nobody_answers(address: str):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        place = address.format(server.getsockname()[1])
+        check_reachable(place)
+    with pytest.raises(InputError, match=f"cluster at {place} cannot be reached"):
+        connect(place)
+
+
+@pytest.mark.parametrize("address", ["auto", "local", ""])
+def test_an_address_without_a_host_is_left_to_ray(address: str):
+    check_reachable(address)
 
 
 def run(*arguments: object) -> str:

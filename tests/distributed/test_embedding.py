@@ -1,17 +1,23 @@
 from __future__ import annotations
 
+import json
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
+import fsspec
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from recap.distributed.embedding import embed
 from recap.distributed.parts import find_parts
-from recap.distributed.runners import LocalRunner
 from recap.distributed.shards import VectorFolder, is_vectors, read_shard
 from recap.encoders import Encoder, load_encoder
-from recap.errors import EncoderMismatchError
+from recap.errors import EncoderMismatchError, InputError
 from recap.types import Pair
 
 
@@ -26,25 +32,102 @@ def test_vectors_are_the_encoders(pairs: list[Pair], pairs_folder: Path, encoder
     assert (done.pictures, done.captions, len(done.shards), done.new, done.broken) == (18, 54, 4, 4, [])
 
 
-def test_a_killed_run_goes_on(pairs_folder: Path, encoder: Encoder, tmp_path: Path):
-    class Killed(LocalRunner):
-        def map(self, prepare, items, device="cpu"):
-            for number, result in super().map(prepare, items, device):
-                if number == 2:
-                    raise KeyboardInterrupt
-                yield number, result
+KILLED = """
+import os, signal, sys
+from recap.distributed import shards
+from recap.distributed.embedding import embed
+from recap.distributed.parts import find_parts
+from recap.encoders import load_encoder
 
-    out, parts = str(tmp_path / "out"), find_parts(str(pairs_folder), size=5)
-    with pytest.raises(KeyboardInterrupt):
-        embed(parts, out, encoder, runner=Killed())
+made, blocks = shards.batch, []
+
+def batch(rows, schema):
+    blocks.append(rows)
+    if len(blocks) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return made(rows, schema)
+
+shards.batch = batch
+pairs, out, encoder = sys.argv[1:]
+embed(find_parts(pairs, size=5), out, load_encoder(encoder))
+"""
+
+
+def test_a_killed_run_goes_on(pairs_folder: Path, encoder: Encoder, tmp_path: Path):
+    out, folder = str(tmp_path / "out"), tmp_path / "out"
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(pairs_folder), out, encoder.name], check=False)
+    assert killed.returncode == -signal.SIGKILL
     assert not is_vectors(out)
     there = VectorFolder(out).there()
-    assert len(there) == 3
-    times = {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in there}
+    assert len(there) == 2
+    left = {path.name for path in folder.iterdir()} - there
+    assert len(left) == 1
+    (folder / f".somebody elses{next(iter(left))}").touch()
+    times = {name: (folder / name).stat().st_mtime_ns for name in there}
+    parts = find_parts(str(pairs_folder), size=5)
     done = embed(parts, out, encoder)
-    assert (done.pictures, done.new) == (18, 1)
-    assert {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in there} == times
+    assert (done.pictures, done.new) == (18, 2)
+    assert {name: (folder / name).stat().st_mtime_ns for name in there} == times
+    assert not left & {path.name for path in folder.iterdir()}
+    assert len(list(folder.iterdir())) == 6, "four shards, what says so, and a file that is not ours"
     assert embed(parts, out, encoder, restart=True).new == 4
+
+
+def test_a_picture_that_comes_later_is_embedded(pairs_folder: Path, encoder: Encoder, tmp_path: Path):
+    table, out = tmp_path / "pairs.jsonl", str(tmp_path / "out")
+    table.write_text("\n".join(json.dumps({"image": f"{n}.png", "caption": "a wall"}) for n in range(4)))
+    for number in range(3):
+        shutil.copy(pairs_folder / f"red{number}.png", tmp_path / f"{number}.png")
+
+    def run() -> tuple[int, int, int]:
+        done = embed(find_parts(str(table), size=2), out, encoder)
+        return done.pictures, len(done.broken), done.new
+
+    assert [run(), run()] == [(3, 1, 2), (3, 1, 0)]
+    shutil.copy(pairs_folder / "blue0.png", tmp_path / "3.png")
+    assert [run(), run()] == [(4, 0, 1), (4, 0, 0)]
+    shutil.copy(pairs_folder / "green0.png", tmp_path / "0.png")
+    assert run() == (4, 0, 1)
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_a_bucket_that_fails_for_a_while(pairs_folder: Path, encoder: Encoder, tmp_path: Path, kind: str):
+    bucket, folder, out = fsspec.filesystem("memory"), f"memory://pairs-{kind}", str(tmp_path / "out")
+    picture = (pairs_folder / "red0.png").read_bytes()
+    bucket.pipe(f"{folder}/here.png", picture)
+    if kind == "jsonl":
+        lines = [json.dumps({"image": f"{name}.png", "caption": "a wall"}) for name in ("here", "there")]
+        bucket.pipe(f"{folder}/pairs.jsonl", "\n".join(lines).encode())
+    else:
+        table = pyarrow.table({"image": ["here.png", "there.png"], "caption": ["a wall", "a wall"]})
+        with bucket.open(f"{folder}/pairs.parquet", "wb") as file:
+            pyarrow.parquet.write_table(table, file)
+
+    def run() -> tuple[int, int, int]:
+        done = embed(find_parts(f"{folder}/pairs.{kind}"), out, encoder)
+        return done.pictures, len(done.broken), done.new
+
+    assert [run(), run()] == [(1, 1, 1), (1, 1, 0)]
+    bucket.pipe(f"{folder}/there.png", picture)
+    assert [run(), run()] == [(2, 0, 1), (2, 0, 0)]
+
+
+def test_vectors_of_another_input_are_not_deleted(pairs_folder: Path, encoder: Encoder, tmp_path: Path):
+    one, other, out = tmp_path / "one", tmp_path / "other.txt", str(tmp_path / "out")
+    shutil.copytree(pairs_folder, one)
+    other.write_text("a red wall")
+    embed(find_parts(str(one)), out, encoder, source=str(one))
+    with pytest.raises(InputError, match=f"vectors of {one}, which would be deleted"):
+        embed(find_parts(str(other)), out, encoder, source=str(other))
+    # what has changed is still the same input
+    (one / "red0.txt").write_text("another caption")
+    assert embed(find_parts(str(one)), out, encoder, source=str(one)).new == 1
+    assert embed(find_parts(str(other)), out, encoder, source=str(other), restart=True).captions == 1
+    # nor are those of a run that was not finished
+    (tmp_path / "out" / "vectors.json").unlink()
+    with pytest.raises(InputError, match="vectors of another input"):
+        embed(find_parts(str(one)), out, encoder, source=str(one))
+    assert embed(find_parts(str(other)), out, encoder, source=str(other)).new == 0
 
 
 def test_what_changed_is_embedded_again(pairs_folder: Path, encoder: Encoder, tmp_path: Path):

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import shutil
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from recap.datasets import read_pairs
@@ -52,6 +56,58 @@ def test_pictures_without_captions_and_captions_without_pictures(pairs_folder: P
     ]
 
 
+@pytest.mark.parametrize("kind", ["tar", "parquet"])
+def test_archives_without_captions(pairs_folder: Path, tmp_path: Path, kind: str):
+    path, picture = tmp_path / f"silent.{kind}", (pairs_folder / "red0.png").read_bytes()
+    if kind == "tar":
+        with tarfile.open(path, "w") as archive:
+            archive.add(pairs_folder / "red0.png", "red0.png")
+    else:
+        pyarrow.parquet.write_table(pyarrow.table({"image": [picture]}), path)
+    assert [(r.captions, r.picture(), r.error) for r in records(path)] == [((), picture, "")]
+    if kind == "tar":
+        assert [r.error for r in records(path, captions_required=True)] == [f"{path}/red0: no caption"]
+    else:
+        with pytest.raises(InputError, match="columns image and caption"):
+            records(path, captions_required=True)
+
+
+def test_pictures_and_archives_side_by_side_are_refused(same_pairs: Callable[[str], Path], tmp_path: Path):
+    shutil.copy(same_pairs("tar"), tmp_path / "backup.tar")
+    assert len(find_parts(str(tmp_path))) == 1
+    (tmp_path / "a.png").write_bytes(b"")
+    with pytest.raises(InputError, match=r"pictures and archives \(backup\.tar\)"):
+        find_parts(str(tmp_path))
+    assert len(find_parts(str(tmp_path / "*.tar"))) == 1
+
+
+@pytest.mark.parametrize("place", ["{}", "file://{}"])
+def test_vectors_that_were_written_are_no_input(tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch):
+    shard, here = f"000000-{'ab' * 8}.parquet", tmp_path / "pictures"
+    for folder in (here, here / "vectors"):
+        folder.mkdir()
+        (folder / shard).write_bytes(b"")
+    (here / "a.png").write_bytes(b"")
+    (here / "vectors" / shard).rename(here / "vectors" / "somebody elses.parquet")
+    with pytest.raises(InputError, match="pictures and archives"):
+        find_parts(place.format(here), out=place.format(here / "vectors"))
+    (here / "vectors" / "somebody elses.parquet").unlink()
+    assert [r.id for r in records(place.format(here), out=place.format(here))] == ["a.png"]
+    monkeypatch.chdir(here)
+    (here / shard).rename(here / "vectors" / shard)
+    assert [r.id for r in records(place.format(here), out="vectors")] == ["a.png"]
+
+
+def test_the_digest_of_a_table_changes_with_its_pictures(tmp_path: Path):
+    (tmp_path / "pairs.csv").write_text("image,caption\na.png,one\n")
+    digests = [find_parts(str(tmp_path / "pairs.csv"))[0].digest for _ in range(2)]
+    for content in (b"a picture", b"another picture"):
+        (tmp_path / "a.png").write_bytes(content)
+        digests.append(find_parts(str(tmp_path / "pairs.csv"))[0].digest)
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 3
+
+
 def test_the_digest_changes_with_what_is_in_a_part(pairs_folder: Path, tmp_path: Path):
     for name in ("red0.png", "red0.txt"):
         (tmp_path / name).write_bytes((pairs_folder / name).read_bytes())
@@ -81,3 +137,6 @@ def test_an_input_without_anything_is_refused(tmp_path: Path):
         find_parts(str(tmp_path))
     with pytest.raises(InputError, match="no such file"):
         find_parts(str(tmp_path / "nothing"))
+    (tmp_path / "empty.txt").write_text("\n \n")
+    with pytest.raises(InputError, match=r"empty\.txt: no pictures, captions"):
+        find_parts(str(tmp_path / "empty.txt"))

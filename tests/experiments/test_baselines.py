@@ -194,8 +194,37 @@ def test_a_killed_run_goes_on_to_the_same_weights(
     for name, weight in whole.model.trainable.items():
         assert torch.equal(weight, resumed.model.trainable[name]), name
     other = training.Trainer(_model(place, make_decoder(), torch), examples, plan)
-    with pytest.raises(InputError, match="another model, plan or data"):
+    with pytest.raises(InputError, match="checkpoints of a run with other trained weights: name another folder"):
         other.run(examples, tmp_path / "one")
+
+
+def test_checkpoints_of_another_run_are_refused(torch: Any, make_decoder: MakeDecoder, tmp_path: Path) -> None:
+    from recap.experiments.baselines.clipcap import ClipCap
+    from recap.experiments.baselines.training import Examples, Plan, Trainer
+
+    plan, known = Plan(epochs=1, batch=4), _examples()
+
+    def run(train: Any = known, dev: Any = known, plan: Plan = plan, **sizes: int) -> None:
+        torch.manual_seed(3)
+        Trainer(ClipCap(train.images.shape[1], make_decoder(**sizes)), train, plan).run(dev, tmp_path)
+
+    run()
+    run()  # the same goes on
+    others = Examples(-known.images, known.captions, known.prompts)
+    words = Examples(known.images, known.captions[::-1], known.prompts)
+    asked = Examples(known.images, known.captions, known.prompts[::-1])
+    wider = Examples(_images(8), known.captions, known.prompts)
+    for arguments, message in (
+        ({"train": others}, "other training examples:"),
+        ({"train": words}, "other training examples:"),
+        ({"train": asked}, "other training examples:"),
+        ({"train": wider}, "other training examples, weights:"),
+        ({"layers": 3}, "other weights:"),
+        ({"dev": words}, "other dev examples:"),
+        ({"plan": Plan(epochs=2, batch=4)}, "other epochs:"),
+    ):
+        with pytest.raises(InputError, match=message):
+            run(**arguments)
 
 
 def test_training_stops_when_dev_gets_no_better_and_the_best_weights_are_kept(

@@ -193,23 +193,6 @@ def test_points() -> None:
     assert points(MetricResult("ROUGE-L", float("nan"), np.zeros(1), 0.1)).value is None
 
 
-def test_metrics_are_correlated_over_pictures(data: Path, encoder_folder: Path) -> None:
-    pytest.importorskip("matplotlib")
-    setup = make_setup(data, encoder_folder, metrics="bleu-1,cider-d,aclip-s,clip-s")
-    outcome = run_experiment("metric-correlation", setup)
-    table = outcome.tables["metric-correlation"]
-    names = [column.name for column in table.columns]
-    assert names == ["BLEU-1", "CIDEr-D", "aCLIP-S"]
-    matrix = [values(row) for row in table.sections[0].rows]
-    for place, name in enumerate(names):
-        assert table.sections[0].rows[place].label == name
-        for other in range(len(names)):
-            assert matrix[place][other] == matrix[other][place]
-            assert matrix[place][other] is None or -1.001 <= matrix[place][other] <= 1.001
-    assert list(outcome.figures) == ["metric-correlation"]
-    assert any("CLIP-S" in note for note in table.notes)
-
-
 def test_examples_show_both_ways_to_retrieve(data: Path, encoder_folder: Path, shared_encoder_folder: Path) -> None:
     pytest.importorskip("matplotlib")
     outcome = run_experiment("examples", bare_setup(data, shared_encoder_folder, shown="6"))

@@ -4,27 +4,43 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from recap.augmentation import Round
+from recap.captioner import ReCap
 from recap.cli.experiment import experiment
 from recap.datasets.vectors import write_vectors
+from recap.datastore import DatastoreView
 from recap.encoders import load_encoder
 from recap.errors import InputError
 from recap.experiments import EXPERIMENTS, Setup, run_experiment
-from recap.experiments.data import Bench
+from recap.experiments.dal import draw_examples
+from recap.experiments.data import Bench, Split
 from recap.experiments.modality_gap import PROJECTIONS, gap
-from recap.types import Pair
+from recap.language import Decoding
+from recap.language.writer import WriterModel
+from recap.metrics import aclip_s, cider_d
+from recap.types import Draft, Pair, Prompt
 
-SPLITS = {"train": (0, 1), "dev": (), "test": (2,)}
+COLOURS = ("red", "green", "blue", "yellow", "purple", "cyan")
+
+SPLITS = {"train": (0, 1), "dev": (2,), "test": (2,)}
+CHEAP = ("--option", "metrics=cider-d,aclip-s,refaclip-s")
+"""All that needs no parser."""
+ELSEWHERE = ("this is {}", "the {} is this", "is this painted {}")
+"""What people of the other data set say."""
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory, pairs: list[Pair]) -> Path:
-    """Two pictures of each colour to fit, one to test."""
+    """Two pictures of each colour to fit, one to test; and a data set whose people call each colour by the next one."""
     folder = tmp_path_factory.mktemp("data")
     for name in ("flickr8k", "flickr30k"):
         (folder / name / "images").mkdir(parents=True)
@@ -36,10 +52,12 @@ def data(tmp_path_factory: pytest.TempPathFactory, pairs: list[Pair]) -> Path:
     for split, numbers in SPLITS.items():
         names = [pair.id for pair in pairs if int(Path(pair.id).stem[-1]) in numbers]
         (home / f"{split}.txt").write_text("\n".join(names))
-    images = [
-        {"filename": pair.id, "split": "train", "sentences": [{"raw": text} for text in pair.captions]}
-        for pair in pairs
-    ]
+    images = []
+    for pair in pairs:
+        colour = Path(pair.id).stem[:-1]
+        called = COLOURS[(COLOURS.index(colour) + 1) % len(COLOURS)]
+        sentences = [{"raw": saying.format(called)} for saying in ELSEWHERE]
+        images.append({"filename": pair.id, "split": "train", "sentences": sentences})
     (folder / "flickr30k" / "dataset_flickr30k.json").write_text(json.dumps({"images": images}))
     return folder
 
@@ -70,7 +88,7 @@ def test_retrieval_fits_what_the_encoder_allows(data: Path, encoder_folder: Path
 
 
 def test_two_runs_print_the_same_and_times_go_elsewhere(data: Path, encoder_folder: Path, tmp_path: Path) -> None:
-    arguments = ("alignment", "--data", data, "--encoder", f"onnx:{encoder_folder}", "--seed", 3)
+    arguments = ("alignment", "--data", data, "--encoder", f"onnx:{encoder_folder}", "--seed", 3, *CHEAP)
     one, other = run(*arguments, "--out", tmp_path / "out"), run(*arguments)
     assert one.stdout == other.stdout
     assert "CPU seconds" in one.stderr
@@ -81,7 +99,7 @@ def test_two_runs_print_the_same_and_times_go_elsewhere(data: Path, encoder_fold
 
 
 def test_captions_are_right_with_every_map_and_by_pictures_alone(data: Path, encoder_folder: Path) -> None:
-    result = run("alignment", "--data", data, "--encoder", f"onnx:{encoder_folder}", "--json")
+    result = run("alignment", "--data", data, "--encoder", f"onnx:{encoder_folder}", "--json", *CHEAP)
     assert labels(result) == ["UM", "IT", "LFA", "PR", "OLS", "ridge"]
     for row in json.loads(result.stdout)["sections"][0]["rows"]:
         assert row["cells"]["CIDEr-D"]["value"] > 100
@@ -97,9 +115,35 @@ def test_transfer_tries_three_datastores_and_the_targets_own_map(data: Path, enc
     assert labels(result) == wanted[0] + wanted[1]
     titles = [section["title"] for section in json.loads(result.stdout)["sections"]]
     assert titles[0].startswith("Flickr30k to Flickr8k test")
+    expected = transferred(Bench(Setup(data, encoder=f"onnx:{encoder_folder}")))
+    rows = json.loads(result.stdout)["sections"][0]["rows"]
+    for row in rows:
+        assert [row["cells"][name]["value"] for name in ("CIDEr-D", "aCLIP-S")] == pytest.approx(expected[row["label"]])
+    assert len({round(cider, 3) for cider, _ in expected.values()}) >= 3, "maps and datastores make a difference"
     assert titles[1].startswith("the paper: Flickr30k")
     with pytest.raises(InputError, match="source and target are both flickr8k"):
         run_experiment("transfer", Setup(data, encoder=f"onnx:{encoder_folder}", options={"source": "flickr8k"}))
+
+
+def transferred(bench: Bench) -> dict[str, tuple[float, float]]:
+    """Return CIDEr-D and aCLIP-S of every case, each put together by hand."""
+    here, there, test = (
+        bench.load(*name) for name in (("flickr8k", "train"), ("flickr30k", "train"), ("flickr8k", "test"))
+    )
+    near, far = here.store(bench.encoder), there.store(bench.encoder)
+    judge, found = here.fit("ols"), {}
+    for label, method in (("PR", "procrustes"), ("OLS", "ols")):
+        for case, alignment, store in (
+            (f"{label}, target", there.fit(method), near),
+            (f"{label}, source + target", there.fit(method), DatastoreView([near, far])),
+            (f"{label}, source", there.fit(method), far),
+            (f"{label} of the target, target", here.fit(method), near),
+        ):
+            captioner = ReCap(bench.encoder, alignment.statistics_, store, alignment=alignment)
+            captions = [caption.text for caption in captioner.caption_vectors(test.images)]
+            seen = aclip_s(test.images, bench.encoder.encode_texts(captions), judge)
+            found[case] = (100 * cider_d(captions, test.captions).value, 100 * float(seen.mean()))
+    return found
 
 
 def test_the_gap_closes_and_the_figure_is_the_same_every_time(data: Path, encoder_folder: Path, tmp_path: Path) -> None:
@@ -116,7 +160,26 @@ def test_the_gap_closes_and_the_figure_is_the_same_every_time(data: Path, encode
         assert files[0].stat().st_size > 1000
 
 
-def test_projections_give_two_coordinates(monkeypatch: pytest.MonkeyPatch) -> None:
+class Umap:
+    """Stands in for umap-learn."""
+
+    def __init__(self, *, random_state: int, metric: str, n_jobs: int) -> None:
+        assert (random_state, metric) == (7, "cosine")
+
+    def fit_transform(self, rows: np.ndarray) -> list[list[float]]:
+        return [[float(row[0]), float(row[1])] for row in rows]
+
+
+def test_umap_is_taken_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32)
+    monkeypatch.setitem(sys.modules, "umap", None)
+    with pytest.raises(InputError, match="needs the package umap-learn: install it, or take t-sne or pca"):
+        PROJECTIONS["umap"](rows, 7)
+    monkeypatch.setitem(sys.modules, "umap", SimpleNamespace(UMAP=Umap))
+    np.testing.assert_array_equal(PROJECTIONS["umap"](rows, 7), rows[:, :2])
+
+
+def test_projections_give_two_coordinates() -> None:
     pytest.importorskip("sklearn")
     rows = np.random.default_rng(0).standard_normal((20, 6)).astype(np.float32)
     for name in ("t-sne", "pca"):
@@ -133,6 +196,47 @@ def test_clouds_that_lie_apart_have_no_neighbours_of_the_other_kind() -> None:
     assert apart[2].value == 0
     mixed = gap(random.standard_normal((400, 4)), random.standard_normal((400, 4)))
     assert mixed[2].value == pytest.approx(50, abs=5)
+
+
+def test_every_decoding_draws_in_its_own_way(data: Path, encoder_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    asked: list[Decoding] = []
+    write = WriterModel.write
+
+    def noted(self: WriterModel, prompts: Sequence[Prompt], decoding: Decoding) -> list[list[Draft]]:
+        asked.append(decoding)
+        return write(self, prompts, decoding)
+
+    monkeypatch.setattr(WriterModel, "write", noted)
+    options = {"k": "3", "samples": "4", "temperature": "0.4", "metrics": "cider-d"}
+    outcome = run_experiment("search-decoding", Setup(data, encoder=f"onnx:{encoder_folder}", options=options))
+    wanted = {
+        "Sampling": (0.4, 0, 1.0, 4),
+        "Topk": (0.4, 50, 1.0, 4),
+        "Greedy": (0.0, 0, 0.95, 4),
+        "Nucleus, l=1": (0.4, 0, 0.95, 1),
+        "Nucleus": (0.4, 0, 0.95, 4),
+    }
+    assert [row.label for row in outcome.tables["search-decoding"].sections[0].rows] == list(wanted)
+    drawn = dict.fromkeys((one.temperature, one.top_k, one.top_p, one.samples) for one in asked)
+    assert list(drawn) == list(wanted.values())
+
+
+def test_a_picture_that_cannot_be_read_spoils_no_figure(pairs: list[Pair], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    (tmp_path / "broken.png").write_bytes(b"not a picture")
+    pictures = (tmp_path / "broken.png", tmp_path / "gone.png", pairs[0].image, pairs[1].image)
+    dev = Split("x", tuple("abcd"), ((),) * 4, np.zeros((4, 2)), np.zeros((0, 2)), pictures)
+    before, after = (
+        Round(number, 1, 0.0, {}, 0, 0, 0.0, tuple(f"{name} {number}" for name in "abcd")) for number in (0, 1)
+    )
+    figure = draw_examples(dev, [before, after])
+    assert figure is not None
+    assert [axes.get_title(loc="left") for axes in figure.axes if axes.images] == [
+        f"DAL: {name} 1\nReCap: {name} 0" for name in "cd"
+    ]
+    assert draw_examples(dev.first(2), [before, after]) is None
+    assert draw_examples(dev, [before, before]) is None
 
 
 def test_what_cannot_be_run_is_said(data: Path, encoder_folder: Path, tmp_path: Path) -> None:

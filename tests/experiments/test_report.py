@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -15,8 +15,10 @@ from recap.cli.experiment import experiment
 from recap.datasets.vectors import write_vectors
 from recap.encoders import load_encoder
 from recap.errors import InputError
-from recap.experiments import Setup
+from recap.experiments import EXPERIMENTS, Setup
+from recap.experiments.base import Outcome
 from recap.experiments.page import Part, Shown, page_html, table_html
+from recap.experiments.paper import _tables
 from recap.experiments.report import PAPER, write_report
 from recap.experiments.table import Cell, Column, Row, Section, Table
 from recap.types import Pair
@@ -59,13 +61,15 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
 
-EXPERIMENTS = ("alignment", "modality-gap", "transfer", "examples")
+CHEAP = {"metrics": "cider-d,aclip-s,refaclip-s"}
+"""All that needs no parser."""
+SOME = ("alignment", "modality-gap", "transfer", "examples")
 
 
 def test_everything_the_data_allow_is_on_the_page_and_the_rest_is_named(data: Path, encoder_folder: Path) -> None:
     pytest.importorskip("matplotlib")
-    setup, told = Setup(data, encoder=f"onnx:{encoder_folder}", options={"projection": "pca"}), []
-    path = write_report(setup, data.parent / "report", experiments=EXPERIMENTS, tell=told.append)
+    setup, told = Setup(data, encoder=f"onnx:{encoder_folder}", options={"projection": "pca", **CHEAP}), []
+    path = write_report(setup, data.parent / "report", experiments=SOME, tell=told.append)
     text = path.read_text()
     page = Page(text)
     assert not page.open
@@ -86,13 +90,13 @@ def test_everything_the_data_allow_is_on_the_page_and_the_rest_is_named(data: Pa
 
 
 def test_a_second_run_takes_what_is_there_and_another_setup_does_not(data: Path, encoder_folder: Path) -> None:
-    setup, out = Setup(data, encoder=f"onnx:{encoder_folder}"), data.parent / "report"
+    setup, out = Setup(data, encoder=f"onnx:{encoder_folder}", options=CHEAP), data.parent / "report"
     one = write_report(setup, out, ["flickr8k"], experiments=["alignment"]).read_bytes()
     part = out / "flickr8k" / "alignment" / "part.json"
     content = json.loads(part.read_text())
     part.write_text(json.dumps({**content, "html": "<p>from the folder</p>"}))
     assert "from the folder" in write_report(setup, out, ["flickr8k"], experiments=["alignment"]).read_text()
-    other = Setup(data, encoder=f"onnx:{encoder_folder}", seed=1)
+    other = replace(setup, seed=1)
     assert "from the folder" not in write_report(other, out, ["flickr8k"], experiments=["alignment"]).read_text()
     part.write_text("torn")
     again = write_report(setup, out, ["flickr8k"], experiments=["alignment"]).read_bytes()
@@ -103,7 +107,7 @@ def test_a_second_run_takes_what_is_there_and_another_setup_does_not(data: Path,
 def test_the_command_needs_a_folder_and_some_data(data: Path, encoder_folder: Path, tmp_path: Path) -> None:
     arguments = ["all", "--data", str(data), "--encoder", f"onnx:{encoder_folder}"]
     assert "name a folder with --out" in CliRunner().invoke(experiment, arguments).output
-    given = [*arguments, "--out", str(tmp_path / "r"), "--option", "experiments=alignment", "--on", "flickr8k"]
+    given = [*arguments, "--out", str(tmp_path / "r"), "--option", "experiments=retrieval", "--on", "flickr8k"]
     assert CliRunner().invoke(experiment, given).stdout == f"{tmp_path / 'r' / 'index.html'}\n"
     with pytest.raises(InputError, match="no experiment 'magic'"):
         write_report(Setup(data), tmp_path / "r", experiments=["magic"])
@@ -135,6 +139,60 @@ def test_the_best_is_bold() -> None:
 
 
 def test_every_table_of_the_paper_is_named_once() -> None:
-    whats = [shown.what for shown in PAPER]
-    assert len(whats) == len(set(whats))
-    assert np.all([shown.experiment or shown.elsewhere for shown in PAPER])
+    assert sorted(name for shown in PAPER for name in shown.tables) == sorted(_tables())
+    assert all(("table" in shown.what) == bool(shown.tables) for shown in PAPER)
+    assert all(shown.experiment in EXPERIMENTS if shown.experiment else shown.elsewhere for shown in PAPER)
+
+
+def test_what_one_encoder_cannot_repeat_is_made_elsewhere() -> None:
+    for shown in PAPER:
+        if "other encoders" in shown.what:
+            assert "--encoder NAME" in shown.elsewhere
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Setup]:
+    """What experiments are asked for; none is run."""
+    found: list[Setup] = []
+
+    def note(_: str, setup: Setup) -> Outcome:
+        found.append(setup)
+        return Outcome()
+
+    monkeypatch.setattr("recap.experiments.report.run_experiment", note)
+    return found
+
+
+def test_each_data_set_has_its_own_folder_of_finished_steps(
+    data: Path, encoder_folder: Path, asked: list[Setup]
+) -> None:
+    (data / "flickr30k").mkdir()
+    images = [{"filename": "a.jpg", "split": "train", "sentences": [{"raw": "a wall"}]}]
+    (data / "flickr30k" / "dataset_flickr30k.json").write_text(json.dumps({"images": images}))
+    given = {"state": "S", "packs": "P", "checkpoints": "C", "captions": "W", "rounds": "2"}
+    setup = Setup(data, encoder=f"onnx:{encoder_folder}", options=given)
+    write_report(setup, data.parent / "report", ["flickr8k", "flickr30k"], experiments=["dal", "efficiency"])
+    assert [dict(one.options) for one in asked] == [
+        {"state": "S/flickr8k", "packs": "P/flickr8k", "rounds": "2"},
+        {"checkpoints": "C/flickr8k", "captions": "W/flickr8k"},
+        {"state": "S/flickr30k", "packs": "P/flickr30k", "rounds": "2"},
+        {"checkpoints": "C/flickr30k", "captions": "W/flickr30k"},
+    ]
+
+
+def test_finished_steps_are_kept_with_the_report_apart_for_each_setup(
+    data: Path, encoder_folder: Path, asked: list[Setup]
+) -> None:
+    setup, out = Setup(data, encoder=f"onnx:{encoder_folder}"), data.parent / "report"
+    for one in (setup, setup, replace(setup, seed=1)):
+        (out / "flickr8k" / "dal" / "part.json").unlink(missing_ok=True)
+        write_report(one, out, ["flickr8k"], experiments=["dal"])
+    first, again, other = (Path(one.options["state"]) for one in asked)
+    assert first == again != other
+    assert first.parent == other.parent == out / "flickr8k" / "dal" / "state"
+    write_report(replace(setup, options={"state": "S"}), out, ["flickr8k"], experiments=["dal"])
+    (out / "flickr8k" / "dal" / "part.json").write_text("torn")
+    write_report(setup, out, ["flickr8k"], experiments=["dal"])
+    assert len(asked) == 5
+    write_report(replace(setup, options={"state": "T"}), out, ["flickr8k"], experiments=["dal"])
+    assert len(asked) == 5, "where steps are kept changes nothing in what comes out"

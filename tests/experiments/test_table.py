@@ -83,6 +83,24 @@ def test_markdown_and_latex_say_the_same_in_bold(full: Table) -> None:
     assert latex.count(r"\begin") == latex.count(r"\end") == 2
 
 
+def test_words_that_a_format_uses_itself_stay_as_they_are() -> None:
+    rows = (Row("a BOLD sign", (Cell(2.0, 0.1),)), Row("DLOB {} & PLUSMINUS", (Cell(1.0, 0.1),)))
+    latex = Table("T", (Column("x"),), (Section("", rows),)).to_latex()
+    assert r"a BOLD sign & \textbf{2.0 $\pm$ 0.1} \\" in latex
+    assert r"DLOB \{\} \& PLUSMINUS & 1.0 $\pm$ 0.1 \\" in latex
+    named = Table("T", (Column("x"),), (Section("", (Row("a", (Cell("50 %"),)), Row("b", (Cell(1.0),)))),)).to_latex()
+    assert r"a & 50 \% \\" in named
+
+
+def test_the_best_is_explained_only_where_one_is_marked(full: Table) -> None:
+    unmarked = table(Cell(1.0), Cell(2.0), better="neither")
+    for made, there in ((full, True), (unmarked, False), (table(Cell(1.0)), False)):
+        assert made.marks == there
+        for kind in ("text", "markdown"):
+            assert ("the best" in made.render(kind)) == there
+    assert unmarked.to_text().endswith("row 1   2.0\n")
+
+
 def test_json_keeps_all_digits_and_what_is_best(full: Table) -> None:
     content = json.loads(full.render("json"))
     row = content["sections"][0]["rows"][0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +13,14 @@ if TYPE_CHECKING:
     from recap.augmentation import Round
 
 METRICS = click.Choice(["refaclip-s", "aclip-s", "cider-d", "spice"])
+
+
+def _numbers(context: click.Context, option: click.Parameter, given: str) -> tuple[int, ...]:
+    """Return the numbers between commas."""
+    try:
+        return tuple(click.IntRange(1)(part, option, context) for part in given.split(","))
+    except click.BadParameter as error:
+        raise click.UsageError(f"--ks {given}: expected whole numbers, 1 or more, between commas") from error
 
 
 @click.command()
@@ -26,26 +34,19 @@ METRICS = click.Choice(["refaclip-s", "aclip-s", "cider-d", "spice"])
 )
 @click.option("--metric", type=METRICS, default="refaclip-s", show_default=True, help="What captions are filtered by.")
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="How often.")
-@click.option("--ks", default="4,8,13,18,30,100", show_default=True, help="Values of k to choose from in each round.")
+@click.option(
+    "--ks",
+    default="4,8,13,18,30,100",
+    show_default=True,
+    callback=_numbers,
+    help="Values of k to choose from in each round.",
+)
 @click.option("--lm", "language_model", help="Another language model than the pack's.")
 @click.option(
     "--state", type=click.Path(file_okay=False, path_type=Path), help="Finished parts.  [default: OUT with .rounds]"
 )
 @click.option("--device", type=DEVICES, default="cpu", show_default=True, help="Where encoder and model run.")
-def augment(
-    pack: str,
-    pairs: str,
-    out: Path,
-    images: str | None,
-    splits: tuple[str, ...],
-    validation: str,
-    metric: str,
-    rounds: int,
-    ks: str,
-    language_model: str | None,
-    state: Path | None,
-    device: str,
-) -> None:
+def augment(pack: str, pairs: str, out: Path, state: Path | None, **given: Any) -> None:
     """Write captions for the pictures of PAIRS with a PACK, and save it with the good ones as a new pack.
 
     PAIRS are what the pack was fitted to, with the same --validation: those pictures tell what is good. A written
@@ -54,32 +55,25 @@ def augment(
     when the same command is given again.
     """
     from recap.assets import cache_dir
-    from recap.augmentation import augment as loop
-    from recap.augmentation import training_pictures
+    from recap.augmentation import augment_pairs
     from recap.captioner import ReCap
     from recap.cli.fit import validation_pairs
     from recap.datasets import PairFiles
-    from recap.fitting import encode_pairs
     from recap.pack import check_target
 
-    values = whole_numbers(ks)
     check_target(out)
-    captioner = ReCap.from_pretrained(
-        pack, language_model=language_model, device=device, progress=True, cache=cache_dir() / "vectors.sqlite"
-    )
-    known = PairFiles(pairs, images=images, splits=splits or None)
-    apart = validation_pairs(validation, pairs, images)
-    encoded = encode_pairs(known, captioner.encoder, validation=apart, keep_vectors=True, progress=True)
-    found = loop(
+    images, splits = given.pop("images"), given.pop("splits") or None
+    apart = validation_pairs(given.pop("validation"), pairs, images)
+    loaded = {name: given.pop(name) for name in ("language_model", "device")}
+    captioner = ReCap.from_pretrained(pack, progress=True, cache=cache_dir() / "vectors.sqlite", **loaded)
+    found = augment_pairs(
         captioner,
-        training_pictures(encoded),
-        encoded.validation,
-        metric=metric,
-        rounds=rounds,
-        ks=values,
+        PairFiles(pairs, images=images, splits=splits),
+        apart,
         state=state or out.with_name(f"{out.name}.rounds"),
         tell=show,
         progress=True,
+        **given,
     )
     found.captioner.save_pretrained(out)
     last = found.rounds[-1]
@@ -91,11 +85,3 @@ def show(found: Round) -> None:
     if not found.number:
         click.echo("round\tk\tscore\tadded\tsynthetic in the prompt")
     click.echo(f"{found.number}\t{found.k}\t{100 * found.score:.2f}\t{found.added}\t{found.in_prompt:.2f}")
-
-
-def whole_numbers(given: str) -> tuple[int, ...]:
-    """Return the numbers between commas."""
-    try:
-        return tuple(int(part) for part in given.split(","))
-    except ValueError as error:
-        raise click.UsageError(f"--ks {given}: expected whole numbers between commas") from error

@@ -146,32 +146,35 @@ def caption(
 ) -> None:
     """Caption pictures.
 
-    PICTURE is a picture or a video, a folder (searched through), a glob pattern, or - for a list of paths on standard
-    input. Prints PATH<tab>CAPTION, or writes to --out; the same command again goes on where it was stopped. A picture
-    that cannot be read is named on standard error, or listed in errors.jsonl beside --out, and the others go on. With
+    PICTURE is a picture or a video, a folder (searched through), a glob pattern, - for a list of paths on standard
+    input, a webdataset (.tar) or Parquet archive, or the URL of pictures or archives in a bucket (s3://..., gs://...).
+    Prints PATH<tab>CAPTION, or writes to --out; the same command again goes on where it was stopped. A picture that
+    cannot be read is named on standard error, or listed in errors.jsonl beside --out, and the others go on. With
     --min-confidence a caption that is not sure enough is withheld: the output has null or nothing in its place. With
-    --ray PICTURE may also be a webdataset or Parquet archive, or a URL in a bucket, and videos are left out.
+    --ray videos are left out.
     """
     target = Target(**{field.name: given.pop(field.name) for field in fields(Target)})
     target.check()
     if workers:
         os.environ["OMP_NUM_THREADS"] = str(workers)  # before the libraries that read it are loaded
-    elsewhere: list[Part] = []
-    here = inputs
-    if ray is not None:
-        from recap.distributed.captioning import split_inputs
+    from recap.distributed.captioning import check_pack, split_inputs
 
-        here, elsewhere = split_inputs(inputs)
+    if ray is not None:
+        check_pack(pack)
+    here, elsewhere = split_inputs(inputs)
     paths = [str(path) for path in inputs_to_paths(here, videos=ray is None)]
     if not paths and not elsewhere:
         raise click.UsageError("there is no picture to caption in " + ", ".join(inputs))
+    if elsewhere and (target.sidecars or target.metadata):
+        raise click.UsageError("--sidecars and --metadata are for pictures that are files, not for archives or URLs")
     changes = {name: value for name, value in given.items() if value is not None}
     captioner = load_captioner(pack, device, language_model).configured(**changes)
     if target.min_confidence is not None:
         from recap.confidence import check_minimum
 
         check_minimum(target.min_confidence, captioner.calibration, captioner.settings.method)
-    run = None if ray is None else _in_parts(ray, elsewhere, pack, device, language_model, changes)
+    alone = ray is None and not elsewhere
+    run = None if alone else _in_parts(ray, elsewhere, pack, device, language_model, changes)
     summary = _caption(target, paths, captioner, pack, workers, _videos(captioner, frames, scenes), run)
     _report(target, summary)
     if summary.failed:
@@ -232,9 +235,9 @@ def _caption(
 
 
 def _in_parts(
-    ray: str, elsewhere: list[Part], pack: str, device: str, language_model: str | None, changes: dict[str, Any]
+    ray: str | None, elsewhere: list[Part], pack: str, device: str, language_model: str | None, changes: dict[str, Any]
 ) -> Callable[..., Summary]:
-    """Return what captions on a cluster."""
+    """Return what captions on a cluster, or what lies elsewhere on this machine."""
     from recap.distributed import storage
     from recap.distributed.captioning import Captioning, CaptionInParts
     from recap.distributed.runners import runner

@@ -56,6 +56,7 @@ def correlate(
         raise click.UsageError("choose one of --json and --csv")
     from recap.datasets.captions import read_references
     from recap.datasets.judgements import Preferences, read_judgements
+    from recap.experiments.paper import paper_judgements
     from recap.metrics.correlation import accuracies, correlate_report
     from recap.metrics.evaluate import evaluate_judgements
 
@@ -79,7 +80,8 @@ def correlate(
         missing = [{"metric": item.name, "reason": item.reason} for item in report.unavailable]
         values = [dict(zip(header, line, strict=True)) for line in lines]
         facts = {"data": judged.name, "judged": len(judged), "encoder": report.encoder, "alignment": report.alignment}
-        click.echo(json.dumps({**facts, "metrics": values, "unavailable": missing, **_people(judged)}, indent=2))
+        found = {"metrics": values, "unavailable": missing, "paper": paper_judgements(judged.name, report.encoder)}
+        click.echo(json.dumps({**facts, **found, **_people(judged)}, indent=2))
     elif as_csv:
         from recap.metrics.report import csv_text
 
@@ -131,6 +133,8 @@ def _print_table(judged: Judgements | Preferences, report: Report, rows: Sequenc
     from rich.console import Console
     from rich.table import Table
 
+    from recap.datasets.judgements import Judgements
+    from recap.experiments.paper import ENCODER, paper_judgements
     from recap.metrics.correlation import Accuracy
     from recap.metrics.report import unavailable_lines
 
@@ -138,6 +142,7 @@ def _print_table(judged: Judgements | Preferences, report: Report, rows: Sequenc
     title = ", ".join(part for part in (f"{judged.name}: {len(judged):,}", report.encoder, report.alignment) if part)
     table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
     table.add_column("metric")
+    paper = paper_judgements(judged.name, report.encoder)
     for row in rows:
         if isinstance(row, Accuracy):
             cells = {**{kind: _shown(value) for kind, value in row.by_category.items()}, "mean": _shown(row.mean)}
@@ -147,11 +152,14 @@ def _print_table(judged: Judgements | Preferences, report: Report, rows: Sequenc
                 "95 %": " to ".join(map(_shown, row.interval_b)),
                 "tau-c": _shown(row.tau_c),
                 "95 % ": " to ".join(map(_shown, row.interval_c)),
+                **({"the paper": f"{paper.get(row.metric, '-')}"} if paper else {}),
             }
         for column in list(cells)[len(table.columns) - 1 :]:
             table.add_column(column, justify="right")
         table.add_row(row.metric, *cells.values())
     console.print(table)
+    if paper and isinstance(judged, Judgements):
+        console.print(f"the paper: tau-{judged.variant}; what looks at the picture, with {ENCODER} or this encoder")
     for what, figures in _people(judged).items():
         named = ", ".join(f"{name.replace('_', '-')} {value}" for name, value in figures.items())
         console.print(f"{what.replace('_', ' ')}: {named}")

@@ -41,13 +41,21 @@ def _address(context: click.Context, option: click.Parameter, given: str | None)
     return given
 
 
+def _said(source: str, images: str | None, splits: tuple[str, ...]) -> str:
+    """Return what an input is known by, for the folder of its vectors and for messages."""
+    from recap.distributed import storage
+
+    where = [f"--images {storage.absolute(images)}"] if images else []
+    return " ".join([storage.absolute(source), *where, *(f"--split {name}" for name in sorted(splits))])
+
+
 @click.command()
 @click.argument("source", metavar="INPUT")
 @click.option("--out", required=True, help="The folder, or URL of a folder in a bucket, to write to; resumes.")
 @click.option("--images", help="Where the pictures of a file lie: a folder or URL.")
 @click.option("--split", "splits", multiple=True, help="Of a Karpathy file.  [default: train and restval]")
 @click.option("--encoder", default="builtin", show_default=True, help="See recap info.")
-@click.option("--restart", is_flag=True, help="Encode everything again, whatever was done before.")
+@click.option("--restart", is_flag=True, help="Encode everything again, whatever is in --out.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was written as an object.")
 @click.option("--device", type=DEVICES, default="cpu", show_default=True, help="Where the encoder runs.")
 @ray_option
@@ -75,9 +83,10 @@ def embed(
     from recap.encoders import load_encoder
 
     started = time.perf_counter()
-    parts = find_parts(source, images=images, splits=splits or None)
+    parts = find_parts(source, images=images, splits=splits or None, out=out)
     loaded = load_encoder(encoder, device=device, cache=cache_dir() / "vectors.sqlite")
-    done = embed_parts(parts, out, loaded, runner=runner(ray), device=device, restart=restart, progress=True)
+    options: dict[str, Any] = {"device": device, "restart": restart, "source": _said(source, images, splits)}
+    done = embed_parts(parts, out, loaded, runner=runner(ray), progress=True, **options)
     if as_json:
         facts = {"encoder": loaded.name, "pictures": done.pictures, "captions": done.captions}
         click.echo(json.dumps({**facts, "broken": len(done.broken), "shards": len(done.shards), "new": done.new}))

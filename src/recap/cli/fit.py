@@ -25,10 +25,18 @@ SHOWN = 10
 """So many of each kind of trouble are listed; --report has all."""
 
 
+def _folder_or_url(context: click.Context, option: click.Parameter, given: str | None) -> str | None:
+    from recap.distributed import storage
+
+    if given is not None and not storage.is_url(given) and not Path(given).is_dir():
+        raise click.BadParameter(f"{given!r} is neither a folder nor a URL")
+    return given
+
+
 @click.command()
 @click.argument("pairs", required=False)
 @click.option("--out", type=click.Path(path_type=Path), help="The folder to write the pack to.")
-@click.option("--images", type=click.Path(exists=True, file_okay=False), help="Where the pictures of a file lie.")
+@click.option("--images", callback=_folder_or_url, help="Where the pictures of a file lie: a folder or URL.")
 @click.option("--split", "splits", multiple=True, help="Of a Karpathy file.  [default: train and restval]")
 @click.option("--encoder", default="builtin", show_default=True, help="See recap info.")
 @click.option("--lm", "language_model", help="Language model.  [default: writer; none if not in English]")
@@ -55,7 +63,8 @@ def fit(pairs: str | None, out: Path | None, update: str | None, forget: str | N
     PAIRS is a folder of pictures with .txt files of the same name (one caption a line), a .jsonl, .csv or .parquet file
     with image and caption, a COCO or Karpathy .json with --images, webdataset shards (.tar, a folder or a pattern of
     them), or vectors that recap embed made of any of these. Vectors are cached, so that a second fit takes seconds.
-    With --ray the pairs may lie in a bucket; their vectors are kept beside --out until the pack is there.
+    The pairs may lie in a bucket (s3://..., gs://...). Their vectors are then kept beside --out until the pack is
+    there, as with --ray.
 
     With --update the pairs are added to a pack, as if it had been fitted to all of them at once. With --forget pictures
     and their captions are taken out, as if they had never been there; unless the pack keeps vectors, PAIRS has to hold
@@ -71,6 +80,8 @@ def fit(pairs: str | None, out: Path | None, update: str | None, forget: str | N
     target = out or (Path(update) if update else None)
     if target is None:
         raise click.UsageError("Missing option '--out'.")
+    if update and "://" in (given["images"] or ""):
+        raise click.UsageError("--images: with --update the pictures have to lie on this machine")
     check_target(target)
     started, where = time.perf_counter(), given.pop("datastore")
     if where is not None:
@@ -78,14 +89,11 @@ def fit(pairs: str | None, out: Path | None, update: str | None, forget: str | N
     if forget is not None and update is not None:
         withdraw(update, forget, pairs, target, **given)
     elif pairs is not None:
-        calibrate = given.pop("calibrate") and given["ray"] is None
         with staging(target, where) as make_store:
             if update is not None:
                 captioner = extend(update, pairs, **given)
             else:
                 captioner = start(pairs, target=target, make_store=make_store, **given)
-            if calibrate:
-                fit_confidence(captioner, pairs, given["images"], given["splits"])
             finish(captioner, target, given["report"], started, where)
 
 
@@ -105,6 +113,7 @@ def start(
     description: str | None,
     author: str | None,
     licence: str | None,
+    calibrate: bool,
     ray: str | None,
     target: Path,
     make_store: MakeStore,
@@ -131,12 +140,15 @@ def start(
         "progress": True,
         **{name: value for name, value in settings.items() if value is not None},
     }
-    if ray is not None or is_for_parts(pairs):
-        options |= {"images": images, "splits": splits or None, "make_store": make_store}
+    if ray is not None or is_for_parts(pairs, images):
+        options |= {"images": images, "splits": splits or None, "make_store": make_store, "calibrate": calibrate}
         return committed(fit_in_parts(pairs, encoder, ray, target, **options))
     known = PairFiles(pairs, images=images, splits=splits or None)
     loaded = load_encoder(encoder, device=device, cache=cache_dir() / "vectors.sqlite")
-    return committed(ReCap.fit(known, encoder=loaded, datastore=make_store(loaded.text), **options))
+    captioner = committed(ReCap.fit(known, encoder=loaded, datastore=make_store(loaded.text), **options))
+    if calibrate:
+        fit_confidence(captioner, pairs, images, splits)
+    return captioner
 
 
 def committed(captioner: ReCap) -> ReCap:
@@ -149,7 +161,15 @@ def committed(captioner: ReCap) -> ReCap:
 
 
 def extend(
-    update: str, pairs: str, *, images: str | None, splits: tuple[str, ...], source: str, device: str, **given: Any
+    update: str,
+    pairs: str,
+    *,
+    images: str | None,
+    splits: tuple[str, ...],
+    source: str,
+    device: str,
+    calibrate: bool,
+    **given: Any,
 ) -> ReCap:
     """Add pairs to a pack."""
     refuse_settings(given)
@@ -158,19 +178,19 @@ def extend(
     known = PairFiles(pairs, images=images, splits=splits or None)
     captioner = load(update, device, given)
     captioner.update(known, source=source or Path(pairs).stem, progress=True)
+    if calibrate:
+        fit_confidence(captioner, pairs, images, splits)
     return captioner
 
 
 def fit_confidence(captioner: ReCap, pairs: str, images: str | None, splits: tuple[str, ...]) -> None:
-    """Fit the confidence of captions on some of the pairs; vectors alone have no pictures to caption."""
+    """Fit the confidence of captions on some of the pairs."""
     from recap.calibration import calibration_or_warning
     from recap.datasets import PairFiles
-    from recap.distributed.whole import is_for_parts
 
-    if not is_for_parts(pairs):
-        # pairs can be gone through only once
-        known = PairFiles(pairs, images=images, splits=splits or None)
-        captioner.calibration = calibration_or_warning(captioner, known) or captioner.calibration
+    # pairs can be gone through only once
+    known = PairFiles(pairs, images=images, splits=splits or None)
+    captioner.calibration = calibration_or_warning(captioner, known) or captioner.calibration
 
 
 def withdraw(
@@ -229,6 +249,9 @@ def validation_pairs(given: str | None, pairs: str, images: str | None) -> float
     try:
         return float(given)
     except ValueError:
+        if "://" in (images or ""):
+            message = f"--validation {given}: of pictures in a bucket only a share can be kept apart"
+            raise click.UsageError(message) from None
         if Path(given).exists():
             return PairFiles(given, images=images)
         if Path(pairs).suffix.lower() == ".json":

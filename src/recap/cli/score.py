@@ -41,7 +41,7 @@ def encoder_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("candidates", type=click.Path(exists=True, dir_okay=False))
 @click.option("--references", type=click.Path(exists=True, dir_okay=False), help="What people wrote, same formats.")
 @click.option("--split", help="Take this split of a Karpathy file of references, such as test.")
-@click.option("--images", type=click.Path(exists=True, file_okay=False), help="The folder of the pictures.")
+@click.option("--images", type=click.Path(exists=True, file_okay=False), help="The folder of the pictures, a path.")
 @click.option("--metrics", default="all", show_default=True, help="Names joined by commas, such as bleu,cider,aclip-s.")
 @click.option("--spice", type=click.Choice(["python", "java"]), default="python", help="Which SPICE is meant by spice.")
 @encoder_options

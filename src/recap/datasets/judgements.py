@@ -22,14 +22,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from recap.datasets.captions import stem
-from recap.datasets.flickr8k import read_flickr8k_captions
+from recap.datasets.flickr8k import TOKEN_FILES, read_flickr8k_captions
 from recap.datasets.text import parse_json, read_lines, read_text
 from recap.errors import InputError, MissingExtraError
 
 CATEGORIES = {1: "HC", 2: "HI", 3: "HM", 4: "MM"}
 """Pascal-50S pairs: human-human both correct, human-human one of another image, human-machine, machine-machine."""
 
-TOKEN_FILES = ("Flickr8k.token.txt", "captions.token.txt")
 PASCAL_REFERENCES = 48
 
 

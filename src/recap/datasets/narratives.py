@@ -17,7 +17,8 @@ def read_narratives(path: str | Path, images: str | Path) -> list[Pair]:
     """Return pairs from a ``*_localized_narratives*.jsonl`` file, or from all of them in a folder.
 
     ``images`` is where the pictures lie: ``000000000042.jpg`` for COCO (2017's names), ``ID.jpg`` for the others. A
-    picture that several people described has several captions. An id is the picture's, that of COCO as a plain number.
+    picture that several people described has several captions. An id is the picture's, that of COCO and Flickr30k as a
+    plain number.
     """
     path = require(Path(path), _DATA)
     files = sorted(path.glob("*localized_narratives*.jsonl")) if path.is_dir() else [path]
@@ -37,6 +38,8 @@ def _narrative(record: Any, where: str) -> tuple[tuple[str, str], str]:
         data, image, text = str(record["dataset_id"]), str(record["image_id"]), " ".join(record["caption"].split())
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{where}: expected dataset_id, image_id and caption") from error
-    if data.startswith("mscoco") and image.isdigit():
+    if data.startswith("mscoco") and image.isdecimal():
         return (str(int(image)), f"{int(image):012d}.jpg"), text
+    if data.lower().startswith("flickr30k") and image.isdecimal():
+        image = str(int(image))  # padded with zeros here, and not in the names of the pictures
     return (image, f"{image}.jpg"), text

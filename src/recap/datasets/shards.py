@@ -15,7 +15,7 @@ from itertools import groupby
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias
 
-from recap.datasets.images import IMAGE_SUFFIXES
+from recap.datasets.images import IMAGE_SUFFIXES, find_images
 from recap.datasets.records import MissingCaptionError, as_captions, printable
 from recap.errors import InputError
 from recap.types import Pair
@@ -31,9 +31,14 @@ _Member: TypeAlias = tuple[str, str, bytes]
 
 
 def find_shards(path: Path) -> list[Path]:
-    """Return the shards that a file, a folder or a pattern names; none when it names something else."""
+    """Return the shards that a file, a folder or a pattern names; none when it names something else.
+
+    A folder with pictures beside the shards raises ``InputError``: half of it would be passed over in silence.
+    """
     if path.is_dir():
         found = [child for child in path.iterdir() if child.name.lower().endswith(TAR_SUFFIXES)]
+        if found and next(find_images([path]), None) is not None:
+            raise two_kinds(str(path), found[0].name)
     elif path.name.lower().endswith(TAR_SUFFIXES):
         found = [path] if path.exists() else list(map(Path, glob.glob(str(path))))  # noqa: PTH207 - absolute patterns
     else:
@@ -41,12 +46,22 @@ def find_shards(path: Path) -> list[Path]:
     return sorted(child for child in found if child.is_file())
 
 
-def shard_pairs(shards: Sequence[Path]) -> Iterator[Pair | InputError]:
-    """Yield the pairs of shards in their order, or what is wrong with a sample or the rest of a shard."""
+def two_kinds(folder: str, archive: str) -> InputError:
+    """Return the error for a folder of which nobody can say whether its pictures or its archives are meant."""
+    return InputError(
+        f"{folder}: has pictures and archives ({archive}); name the archives themselves, or move them elsewhere"
+    )
+
+
+def shard_pairs(shards: Sequence[Path], *, captions_required: bool = True) -> Iterator[Pair | InputError]:
+    """Yield the pairs of shards in their order, or what is wrong with a sample or the rest of a shard.
+
+    Where captions are not required, a picture without any is a pair, too.
+    """
     for shard in shards:
         try:
             for key, members in groupby(_members(shard), key=lambda member: member[0]):
-                yield _pair(shard, key, {suffix: content for _, suffix, content in members})
+                yield _pair(shard, key, {suffix: content for _, suffix, content in members}, captions_required)
         except (tarfile.TarError, OSError, EOFError) as error:
             yield InputError(f"{shard}: cannot be read to its end ({error})")
 
@@ -64,15 +79,15 @@ def _members(shard: Path) -> Iterator[_Member]:
                     yield str(path.with_name(stem)), suffix, file.read()
 
 
-def _pair(shard: Path, key: str, members: dict[str, bytes]) -> Pair | InputError:
+def _pair(shard: Path, key: str, members: dict[str, bytes], captions_required: bool) -> Pair | InputError:
     where = f"{shard}/{printable(key)}"
     image = next((content for suffix, content in members.items() if suffix in IMAGE_SUFFIXES), None)
     if image is None:
         return InputError(f"{where}: captions without a picture")
     texts = next((_texts(suffix, members[suffix]) for suffix in CAPTION_SUFFIXES if suffix in members), None)
-    if texts is None:
-        return MissingCaptionError(f"{where}: no caption")
     captions = as_captions(texts, where)
+    if isinstance(captions, MissingCaptionError) and not captions_required:
+        captions = []
     if isinstance(captions, InputError):
         return captions
     return Pair(image, tuple(captions), printable(f"{shard.name}/{key}"))

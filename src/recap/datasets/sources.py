@@ -7,6 +7,8 @@ from pathlib import Path
 from recap.errors import InputError
 
 SOURCES = {
+    "Flickr8k": "Flickr8k_text.zip and Flickr8k_Dataset.zip, described at hockenmaier.cs.illinois.edu/8k-pictures.html "
+    "and kept at github.com/jbrownlee/Datasets/releases/tag/Flickr8k",
     "Flickr30k": "captions: caption_datasets.zip at cs.stanford.edu/people/karpathy/deepimagesent; "
     "pictures: shannon.cs.illinois.edu/DenotationGraph",
     "Localized Narratives": "google.github.io/localized-narratives",

@@ -8,6 +8,7 @@
     embedding    ``recap embed``: parts to shards of vectors
     repetitions  which pictures and captions came before
     fitting      ``recap fit``: shards of vectors to a map and a datastore
+    confidence   the confidence of captions from some of the vectors
     whole        ``recap fit`` from its input to a captioner
     captioning   ``recap caption``: pictures to captions, in parts
     encoding     ``recap score``: an encoder whose work is done in parts

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -14,14 +15,17 @@ from PIL import Image
 from tqdm import tqdm
 
 from recap.batch.journal import Journal
-from recap.batch.pipeline import Item, Pipeline
+from recap.batch.pipeline import CaptionFile, Item, Pipeline
 from recap.batch.run import BatchRun, Summary
 from recap.datasets.shards import TAR_SUFFIXES
+from recap.datastore.collection import Address
+from recap.datastore.location import MILVUS
 from recap.distributed import storage
 from recap.distributed.parts import Part, Record, find_parts, picture_parts
 from recap.distributed.runners import Runner
 from recap.errors import ImageError, InputError
 from recap.outputs.base import Sink
+from recap.pack import CONFIG, read_config
 
 if TYPE_CHECKING:
     from recap.captioner import ReCap
@@ -38,6 +42,7 @@ class Todo:
 
     part: Part
     done: frozenset[str] = frozenset()
+    """Those inside of an archive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +53,28 @@ class Captioning:
     device: str = "cpu"
     language_model: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
+    done: frozenset[str] = frozenset()
+    """Pictures that an archive may name and that need not be captioned."""
+    captioner: ReCap | None = None
+    """The captioner itself, where it need not travel,"""
+    others: Mapping[str, CaptionFile] = field(default_factory=dict)
+    """and what captions files that are no pictures."""
 
-    def __call__(self) -> Callable[[Todo], list[Item]]:
-        """Return what captions the pictures of a part."""
+    def __call__(self) -> Callable[[Todo], Iterable[Item]]:
+        """Return what captions the pictures of a part; one of ``done`` comes without a caption."""
+        Image.MAX_IMAGE_PIXELS = None  # recap has a limit of its own, which the user can raise
+        if self.captioner is None:
+            captioner = self._loaded()
+            return lambda todo: list(_captioned(captioner, todo, self.done, self.others))
+        here = self.captioner
+        # one by one, so that a killed process loses nothing of a long archive
+        return lambda todo: _captioned(here, todo, self.done, self.others)
+
+    def _loaded(self) -> ReCap:
         from recap.captioner import ReCap
 
-        Image.MAX_IMAGE_PIXELS = None  # recap has a limit of its own, which the user can raise
         loaded = ReCap.from_pretrained(self.pack, language_model=self.language_model, device=self.device)
-        captioner = loaded.configured(**self.settings)
-        return lambda todo: list(_captioned(captioner, todo))
+        return loaded.configured(**self.settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,22 +97,33 @@ class CaptionInParts:
         sinks: Sequence[Sink] = (),
         failed: Callable[[str, str], None] = lambda path, reason: None,
         progress: bool | None = False,
+        others: Mapping[str, CaptionFile] | None = None,
         **_: Any,
     ) -> Summary:
         """Caption pictures, hand each record to the sinks, and close them.
 
-        The arguments mean the same as those of ``caption_files``; each who does a part loads the captioner for itself.
+        The arguments mean the same as those of ``caption_files``. Each who does a part in another process loads the
+        captioner for itself, and has no ``others``.
         """
         run = BatchRun(journal, sinks, failed, generated_by, min_confidence)
         started = time.perf_counter()
         left = [Todo(part) for part in picture_parts((path for path in paths if not run.recall(path)), SIZE)]
-        left += _left(self.elsewhere, journal, run)
-        done = self.runner.map(self.task, left, self.task.device)
+        before = Before.of(self.elsewhere, journal)
+        left += before.left(self.elsewhere)
+        task = replace(self.task, done=before.named)
+        if not self.runner.remote:
+            task = replace(task, captioner=captioner, others=others or {})
+        known = before.known
+        done = self.runner.map(task, left, task.device)
         for _number, items in tqdm(
             done, total=len(left), unit="part", disable=None if progress is None else not progress
         ):
             for item in items:
-                run.take(item)
+                if item.result is None:
+                    known.add(item.path)
+                else:
+                    run.take(item)
+        _hand_on(known, journal, run)
         for sink in sinks:
             sink.close()
         run.summary.files = run.summary.captioned + run.summary.known + run.summary.failed
@@ -109,32 +138,99 @@ def split_inputs(inputs: Sequence[str]) -> tuple[tuple[str, ...], list[Part]]:
     return here, [part for given in inputs if _is_elsewhere(given) for part in find_parts(given, size=SIZE)]
 
 
+def check_pack(pack: str) -> None:
+    """Raise ``InputError`` if the captions of a pack cannot be searched by several processes."""
+    if not (Path(pack) / CONFIG).is_file():
+        return
+    url = read_config(Path(pack)).get("datastore") or ""
+    if url.startswith(MILVUS) and Address.parse(url).embedded:
+        raise InputError(
+            f"{pack}: its captions are in a file of Milvus Lite, which one process at a time can open; move them with "
+            f"recap datastore move {pack} disk, or to a server of Milvus, or work without --ray"
+        )
+
+
 def _is_elsewhere(given: str) -> bool:
     return storage.is_url(given) or given.lower().endswith((*TAR_SUFFIXES, ".parquet"))
 
 
-def _left(parts: Sequence[Part], journal: Journal | None, run: BatchRun) -> list[Todo]:
-    """Return what is left of parts that lie elsewhere; what the journal has is known by its name and handed on."""
-    if journal is None or not parts:
-        return [Todo(part) for part in parts]
-    urls = {item.url for part in parts for item in part.listed}
-    inside = tuple(f"{part.archive}/" for part in parts if part.archive)
-    known = {record.path for record in journal.records() if record.path in urls or record.path.startswith(inside)}
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What a journal has of pictures that lie elsewhere; they are known by their names."""
+
+    urls: set[str] = field(default_factory=set)
+    """Those that are listed."""
+    inside: dict[str, set[str]] = field(default_factory=dict)
+    """By their archive."""
+    named: frozenset[str] = frozenset()
+    """All others: a Parquet file may name pictures that lie anywhere, which is known when it is read."""
+
+    @classmethod
+    def of(cls, parts: Sequence[Part], journal: Journal | None) -> Before:
+        """Look through a journal."""
+        if journal is None or not parts:
+            return cls()
+        listed = {item.url for part in parts for item in part.listed}
+        inside: dict[str, set[str]] = {part.archive: set() for part in parts if part.archive}
+        urls, named = set(), set()
+        for record in journal.records():
+            if record.path in listed:
+                urls.add(record.path)
+            elif (archive := next(filter(inside.__contains__, _parents(record.path)), None)) is not None:
+                inside[archive].add(record.path)
+            elif inside and _is_untouched(record.path, journal):
+                named.add(record.path)
+        return cls(urls, inside, frozenset(named))
+
+    @property
+    def known(self) -> set[str]:
+        """The pictures of which it is certain that they were asked for."""
+        return self.urls.union(*self.inside.values())
+
+    def left(self, parts: Sequence[Part]) -> list[Todo]:
+        """Return what is left to do of parts."""
+        left = []
+        for part in parts:
+            listed = tuple(item for item in part.listed if item.url not in self.urls)
+            if listed or part.archive:
+                done = frozenset(self.inside.get(part.archive, ()))
+                left.append(Todo(replace(part, listed=listed), done))
+        return left
+
+
+def _parents(path: str) -> Iterator[str]:
+    """Yield what comes before each slash."""
+    place = path.rfind("/")
+    while place > 0:
+        yield path[:place]
+        place = path.rfind("/", 0, place)
+
+
+def _is_untouched(path: str, journal: Journal) -> bool:
+    if storage.is_url(path):
+        return True
+    try:
+        return journal.place_of(path, os.stat(path)) is not None  # noqa: PTH116 - Path objects cost memory
+    except (OSError, ValueError):
+        return False
+
+
+def _hand_on(known: set[str], journal: Journal | None, run: BatchRun) -> None:
+    """Count captions that are there already, and hand them to the sinks."""
+    if journal is None or not known:
+        return
     run.summary.known += len(known)
+    run.summary.abstained += sum(map(journal.abstains, known))
     if run.sinks:
-        for record in [record for record in journal.records() if record.path in known]:
-            for sink in run.sinks:
-                sink.add(record)
-    left = []
-    for part in parts:
-        listed = tuple(item for item in part.listed if item.url not in known)
-        done = frozenset(path for path in known if part.archive and path.startswith(f"{part.archive}/"))
-        if listed or part.archive:
-            left.append(Todo(replace(part, listed=listed), done))
-    return left
+        for record in journal.records():
+            if record.path in known:
+                for sink in run.sinks:
+                    sink.add(record)
 
 
-def _captioned(captioner: ReCap, todo: Todo) -> Iterator[Item]:
+def _captioned(
+    captioner: ReCap, todo: Todo, named: frozenset[str], others: Mapping[str, CaptionFile]
+) -> Iterator[Item]:
     """Yield the pictures of a part with their captions."""
     records = (record for record in todo.part.records() if _name(todo.part, record) not in todo.done)
     while some := list(islice(records, FETCHED)):
@@ -142,11 +238,14 @@ def _captioned(captioner: ReCap, todo: Todo) -> Iterator[Item]:
             names: dict[str, str] = {}
             for number, record in enumerate(some):
                 name = _name(todo.part, record)
+                if todo.part.archive and name in named:
+                    yield Item(name)
+                    continue
                 try:
                     names[_local(record, Path(folder) / str(number))] = name
                 except InputError as error:
                     yield Item(name, result=ImageError(str(error)))
-            for item in Pipeline(captioner).run(names):
+            for item in Pipeline(captioner, others=others).run(names):
                 yield _renamed(item, names[item.path], copied=item.path.startswith(folder))
 
 

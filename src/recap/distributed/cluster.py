@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import re
+import socket
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +27,9 @@ LOCAL = "local"
 
 FAN_IN = 8
 """So many sums are added by a task."""
+
+ANSWER_SECONDS = 5
+"""So long a cluster may take to answer at all."""
 
 RETRIES = 5
 """A part is tried again so often when whoever does it is lost; more often, and the part itself is to blame."""
@@ -98,13 +103,17 @@ class _Actor:
     """Does parts on one device, as Ray Data calls it."""
 
     def __init__(self, prepare: bytes) -> None:
-        self._work: Callable[[Any], Any] = pickle.loads(prepare)()
+        self._prepare = prepare
+        self._work: Callable[[Any], Any] | None = None
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         return {"number": batch["number"], "result": [self._done(item) for item in batch["item"]]}
 
     def _done(self, item: bytes) -> bytes:
         try:
+            # not in __init__: Ray takes an error there for a lost machine, and tries again for minutes
+            if self._work is None:
+                self._work = pickle.loads(self._prepare)()
             return pickle.dumps(self._work(pickle.loads(item)))
         except RecapError as error:
             return pickle.dumps(_plain(error))
@@ -112,6 +121,8 @@ class _Actor:
 
 def connect(address: str = "", *, cpus: int | None = None) -> Any:
     """Connect to a cluster, or start one on this machine, and return the module of Ray."""
+    given = address or os.environ.get("RAY_ADDRESS") or LOCAL
+    check_reachable(given)
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # read when Ray is loaded
     try:
         import ray
@@ -124,7 +135,6 @@ def connect(address: str = "", *, cpus: int | None = None) -> Any:
     context.enable_progress_bars = False
     if ray.is_initialized():
         return ray
-    given = address or os.environ.get("RAY_ADDRESS") or LOCAL
     own: dict[str, Any] = {"num_cpus": cpus, "object_store_memory": OBJECT_STORE, "include_dashboard": False}
     # what this process was told about caches and limits holds for the others, too
     told = {name: value for name, value in os.environ.items() if name.startswith("RECAP_")}
@@ -143,6 +153,17 @@ def connect(address: str = "", *, cpus: int | None = None) -> Any:
             raise InputError(f"Ray cannot be started on this machine: {error}") from error
         raise InputError(f"the Ray cluster at {given} cannot be reached: {error}") from error
     return ray
+
+
+def check_reachable(address: str) -> None:
+    """Raise ``InputError`` if nobody answers at the host and port of an address; Ray would try for minutes."""
+    found = re.fullmatch(r"(?:ray://)?\[?([^/\s]+?)\]?:(\d+)", address)
+    if found is None:
+        return
+    try:
+        socket.create_connection((found[1], int(found[2])), ANSWER_SECONDS).close()
+    except (OSError, OverflowError) as error:  # OverflowError: no such port
+        raise InputError(f"the Ray cluster at {address} cannot be reached: {error}") from error
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from recap.distributed.runners import LocalRunner, Runner
 from recap.distributed.shards import ROWS, Row, ShardFacts, Space, VectorFolder, read_space, shard_facts, write_shard
 from recap.encoders import Encoder, load_encoder
 from recap.encoders.images import digest, label, read
-from recap.errors import ImageError
+from recap.errors import ImageError, InputError
 from recap.types import ImageLike, Vectors
 
 
@@ -53,8 +54,11 @@ def embed(
     device: str = "cpu",
     restart: bool = False,
     progress: bool = False,
+    source: str = "",
 ) -> Summary:
     """Encode parts and write a shard for each; shards that are there already are kept.
+
+    A shard is made again if a picture that could not be read for it is there now.
 
     Args:
         parts: the input, as ``find_parts`` cuts it.
@@ -64,24 +68,44 @@ def embed(
         device: where the encoders of a cluster run.
         restart: whether to encode everything again.
         progress: whether to show a bar.
+        source: what the parts are of. If it is given, vectors of something else are not deleted unless ``restart`` is.
     """
-    out, space = storage.absolute(out), Space.of(encoder)
+    started, out, space = time.time(), storage.absolute(out), Space.of(encoder)
     folder = VectorFolder(out)
     names = [f"{number:06d}-{part.digest}.parquet" for number, part in enumerate(parts)]
-    there = set() if restart else folder.there() & set(names)
-    for name in sorted(there)[:1]:
-        space.check(read_space(storage.joined(out, name)), out)
-    facts = {name: shard_facts(storage.joined(out, name)) for name in there}
-    todo = [(storage.joined(out, name), part) for name, part in zip(names, parts, strict=True) if name not in there]
+    facts = {} if restart else _kept(folder, names, space, source)
+    todo = [(storage.joined(out, name), part) for name, part in zip(names, parts, strict=True) if name not in facts]
     chosen = runner or LocalRunner()
     task = Embedding(space, device, None if chosen.remote else encoder)
-    with tqdm(total=len(parts), initial=len(there), unit="part", disable=None if progress else True) as bar:
+    with tqdm(total=len(parts), initial=len(facts), unit="part", disable=None if progress else True) as bar:
         for _, made in chosen.map(task, todo, device):
             facts[made.file] = made
             bar.update()
     shards = tuple(facts[name] for name in names)
-    folder.finish(space, shards)
+    folder.finish(space, shards, source, started)
     return Summary(shards, len(todo))
+
+
+def _kept(folder: VectorFolder, names: Sequence[str], space: Space, source: str) -> dict[str, ShardFacts]:
+    """Return the shards that need not be made again, by their names."""
+    old = folder.there()
+    there = sorted(old & set(names))
+    if source and old and not there and folder.source != source:
+        raise InputError(
+            f"{folder.place}: has vectors of {folder.source or 'another input'}, which would be deleted: "
+            "name another folder, or have them replaced with --restart"
+        )
+    for name in there[:1]:
+        space.check(read_space(storage.joined(folder.place, name)), folder.place)
+    facts = [shard_facts(storage.joined(folder.place, name)) for name in there]
+    return {shard.file: shard for shard in facts if not any(map(_is_there, shard.unread))}
+
+
+def _is_there(picture: str) -> bool:
+    try:
+        return storage.exists(picture)
+    except InputError:  # the bucket cannot be reached this time, either
+        return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from recap.alignment import PairStatistics
 from recap.datasets.records import MissingCaptionError
 from recap.datastore import MutableStore
 from recap.datastore.base import unit_rows
+from recap.distributed.confidence import Fitted, SomePictures
 from recap.distributed.repetitions import ABSENT, APART, FITTED, WITHHELD, Keys, Mask, ReadKeys, Selected, select
 from recap.distributed.runners import LocalRunner, Runner
 from recap.distributed.shards import Block, Space, VectorFolder, read_shard
@@ -50,8 +51,12 @@ def fit_vectors(
     keep_vectors: bool = False,
     progress: bool = False,
     datastore: MutableStore | None = None,
+    some: SomePictures | None = None,
 ) -> EncodedPairs:
-    """Return what ``recap.fitting.encode_pairs`` would of the pictures themselves; its arguments mean the same."""
+    """Return what ``recap.fitting.encode_pairs`` would of the pictures themselves; its arguments mean the same.
+
+    ``some`` is shown every picture that is fitted.
+    """
     Space.of(encoder).check(folder.space, folder.place)
     chosen = runner or LocalRunner()
     taken = Intake()
@@ -68,6 +73,8 @@ def fit_vectors(
         if fitted:
             vectors = np.concatenate([row.caption_vectors for row in fitted])
             store.keep([(row.incoming, row.vector) for row in fitted], vectors)
+        if some is not None:
+            some.take(row.fitted for row in fitted)
     return store.finished(apart, taken, new=True)
 
 
@@ -103,12 +110,11 @@ def leaf_statistics(leaf: Leaf) -> PairStatistics:
     """Return the statistics of the fitted pairs of some shards; one block of rows is in memory at a time."""
     total = _no_statistics(leaf.space)
     for place, bits in leaf.shards:
-        start = 0
+        start, used = 0, np.unpackbits(bits).astype(bool)
         for block in read_shard(place, ("image_vector", "caption_vectors")):
             counts = block.counts
             stop = start + int(counts.sum())
-            fitted = np.unpackbits(bits, count=stop)[start:].astype(bool)
-            start = stop
+            fitted, start = used[start:stop], stop
             if fitted.any():
                 _update(total, block, counts, fitted)
     return total
@@ -152,16 +158,20 @@ class _Used:
     caption_vectors: Vectors
     role: int
 
+    @property
+    def fitted(self) -> Fitted:
+        return Fitted(self.incoming.pair.id, self.incoming.sha256, self.vector, self.caption_vectors)
+
 
 def _rows(folder: VectorFolder, shards: Sequence[Selected], taken: Intake) -> Iterator[_Used]:
     """Yield what is used of all shards in their order; what is not is noted in ``taken``."""
     firsts = _Firsts(shards)
     for place, part in zip(folder.shards, shards, strict=True):
-        start = 0
+        row = caption = 0
         for block in read_shard(place):
-            stop = start + len(block)
-            yield from _used(block, part.rows(start, stop), firsts, taken)
-            start = stop
+            some = part.rows(row, row + len(block), caption)
+            yield from _used(block, some, firsts, taken)
+            row, caption = row + len(block), caption + len(some.new)
 
 
 def _used(block: Block, part: Selected, firsts: _Firsts, taken: Intake) -> Iterator[_Used]:

@@ -19,9 +19,10 @@ from recap.datasets.images import IMAGE_SUFFIXES
 from recap.datasets.pairs import stream_pairs
 from recap.datasets.parquet import parquet_pairs
 from recap.datasets.records import as_captions, printable
-from recap.datasets.shards import TAR_SUFFIXES, shard_pairs
+from recap.datasets.shards import TAR_SUFFIXES, shard_pairs, two_kinds
 from recap.datasets.text import read_lines
 from recap.distributed import storage
+from recap.distributed.shards import NAME
 from recap.errors import ImageError, InputError
 from recap.types import ImageLike, Pair
 
@@ -83,6 +84,8 @@ class Part:
     archive: str = ""
     token: str = ""
     """Changes when one of the files does, as far as known."""
+    captions_required: bool = False
+    """Whether a picture of an archive without a caption is a record with an error."""
 
     @property
     def digest(self) -> str:
@@ -93,7 +96,7 @@ class Part:
     def records(self) -> Iterator[Record]:
         """Yield what is in the part; a record that cannot be used has an error instead."""
         if self.archive:
-            yield from _archived(self.archive)
+            yield from _archived(self.archive, captions_required=self.captions_required)
         for item in self.listed:
             try:
                 captions = item.captions or (_sidecar(item.sidecar) if item.sidecar else ())
@@ -104,7 +107,13 @@ class Part:
 
 
 def find_parts(
-    source: str, *, images: str | None = None, splits: Collection[str] | None = None, size: int | None = None
+    source: str,
+    *,
+    images: str | None = None,
+    splits: Collection[str] | None = None,
+    size: int | None = None,
+    out: str | None = None,
+    captions_required: bool = False,
 ) -> list[Part]:
     """Cut an input into parts.
 
@@ -113,20 +122,38 @@ def find_parts(
         images: the folder or URL that the names of pictures in a file are relative to; by default the file's own.
         splits: of a Karpathy file.
         size: how many pictures or captions are in a part; by default as many as suit the input.
+        out: where vectors are written to; those that are there already are no input.
+        captions_required: whether a picture of an archive that nobody has described is of no use.
     """
     source = storage.absolute(source)
     suffix = PurePosixPath(source).suffix.lower()
     if suffix == ".txt":
-        return _cut(list(_lines(source)), size)
-    if suffix in TABLES:
-        return _cut(list(_table(source, images, splits)), size)
-    found = storage.listing(source)
-    if archives := [file for file in found if file.name.lower().endswith((*TAR_SUFFIXES, ".parquet"))]:
-        return [Part(archive=file.url, token=file.token) for file in archives]
-    if listed := list(_pictures(found, anything=not storage.is_folder(source))):
-        tokens = {file.url: file.token for file in found}
-        return _cut(listed, size, lambda item: f"{tokens[item.url]} {tokens.get(item.sidecar, '')}")
-    raise InputError(f"{source}: no pictures, tables or archives found")
+        parts = _cut(list(_lines(source)), size)
+    elif suffix in TABLES:
+        parts = _cut(list(_table(source, images, splits)), size, lambda item: storage.token(item.url))
+    else:
+        found = [file for file in storage.listing(source) if out is None or not _is_written(file, out)]
+        parts = _found_parts(source, found, size, captions_required)
+    if not parts:
+        raise InputError(f"{source}: no pictures, captions or archives found")
+    return parts
+
+
+def _found_parts(source: str, found: Sequence[storage.Found], size: int | None, captions_required: bool) -> list[Part]:
+    """Return the parts of a listing: archives, or pictures; nobody knows what is meant where there are both."""
+    archives = [file for file in found if file.name.lower().endswith((*TAR_SUFFIXES, ".parquet"))]
+    listed = list(_pictures(found, anything=not archives and not storage.is_folder(source)))
+    if archives and listed:
+        raise two_kinds(source, archives[0].name)
+    if archives:
+        return [Part((), file.url, file.token, captions_required) for file in archives]
+    tokens = {file.url: file.token for file in found}
+    return _cut(listed, size, lambda item: f"{tokens[item.url]} {tokens.get(item.sidecar, '')}")
+
+
+def _is_written(file: storage.Found, out: str) -> bool:
+    """Tell whether a file is a shard of vectors that was written before."""
+    return bool(NAME.fullmatch(storage.name(file.url))) and storage.same(storage.parent(file.url), out)
 
 
 def picture_parts(paths: Iterable[str], size: int) -> list[Part]:
@@ -175,10 +202,12 @@ def _sidecar(url: str) -> tuple[str, ...]:
     return () if isinstance(captions, InputError) else tuple(captions)
 
 
-def _archived(url: str) -> Iterator[Record]:
+def _archived(url: str, *, captions_required: bool) -> Iterator[Record]:
     with storage.local_copy(url) as path:
-        tar = path.name.lower().endswith(TAR_SUFFIXES)
-        pairs = shard_pairs([path]) if tar else parquet_pairs(path, path.parent)
+        if path.name.lower().endswith(TAR_SUFFIXES):
+            pairs = shard_pairs([path], captions_required=captions_required)
+        else:
+            pairs = parquet_pairs(path, path.parent, captions_required=captions_required)
         for pair in pairs:
             yield _record(pair, str(path), url)
 

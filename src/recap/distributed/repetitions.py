@@ -55,11 +55,12 @@ class Selected:
         fitted: Mask = self.new & np.repeat(self.roles == FITTED, self.counts)
         return fitted
 
-    def rows(self, start: int, stop: int) -> Selected:
-        """Return what of some rows is used."""
-        first, last = (int(self.counts[:row].sum()) for row in (start, stop))
+    def rows(self, start: int, stop: int, caption: int) -> Selected:
+        """Return what of some rows is used; ``caption`` says how many captions come before them."""
         part = slice(start, stop)
-        return Selected(self.new[first:last], self.roles[part], self.first[part], self.counts[part])
+        counts = self.counts[part]
+        new = self.new[caption : caption + int(counts.sum())]
+        return Selected(new, self.roles[part], self.first[part], counts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -30,11 +32,14 @@ import numpy.typing as npt
 
 from recap.distributed import storage
 from recap.errors import EncoderMismatchError, InputError
+from recap.files import TEMPORARY_SUFFIX
 from recap.types import Vectors
 
 MANIFEST = "vectors.json"
 FORMAT = 1
 NAME = re.compile(r"\d{6,}-[0-9a-f]{16}\.parquet")
+LEFTOVER = re.compile(rf"\.({NAME.pattern}|{re.escape(MANIFEST)})\.[0-9a-f]+{re.escape(TEMPORARY_SUFFIX)}")
+"""What a killed process leaves of a file that it was writing."""
 ROWS = 512
 """So many rows are in memory, and in a row group, at a time."""
 LIGHT = ("id", "image", "sha256", "error", "captions")
@@ -115,10 +120,13 @@ class ShardFacts:
     pictures: int = 0
     captions: int = 0
     broken: tuple[str, ...] = ()
+    """What is wrong with rows."""
+    unread: tuple[str, ...] = ()
+    """Pictures that were not there or could not be reached; another time they may be."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, ready for json."""
-        return {**asdict(self), "broken": len(self.broken)}
+        return {**asdict(self), "broken": len(self.broken), "unread": len(self.unread)}
 
 
 def batch(rows: Sequence[Row], schema: Any) -> Any:
@@ -150,6 +158,7 @@ def write_shard(place: str, blocks: Iterable[Sequence[Row]], space: Space) -> Sh
     schema, name = space.schema(), storage.name(place)
     rows = pictures = captions = 0
     broken: list[str] = []
+    unread: list[str] = []
     with (
         storage.whole_file(place) as file,
         # vectors do not get smaller by compression, but slower
@@ -161,7 +170,8 @@ def write_shard(place: str, blocks: Iterable[Sequence[Row]], space: Space) -> Sh
             pictures += sum(row.vector is not None for row in block)
             captions += sum(len(row.captions) for row in block)
             broken += [row.error for row in block if row.error]
-    return ShardFacts(name, rows, pictures, captions, tuple(broken))
+            unread += [row.image for row in block if row.error and row.image and not row.sha256]
+    return ShardFacts(name, rows, pictures, captions, tuple(broken), tuple(unread))
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,13 +245,16 @@ def shard_facts(place: str) -> ShardFacts:
     """Return what a shard holds that was written before."""
     rows = pictures = captions = 0
     broken: list[str] = []
-    for block in read_shard(place, ("sha256", "error", "captions")):
-        errors = block.texts("error")
+    unread: list[str] = []
+    for block in read_shard(place, ("image", "sha256", "error", "captions")):
+        images, hashes, errors = (block.texts(name) for name in ("image", "sha256", "error"))
         rows += len(errors)
-        pictures += sum(bool(sha) and not error for sha, error in zip(block.texts("sha256"), errors, strict=True))
+        pictures += sum(bool(sha) and not error for sha, error in zip(hashes, errors, strict=True))
         captions += sum(map(len, block.captions))
         broken += [error for error in errors if error]
-    return ShardFacts(storage.name(place), rows, pictures, captions, tuple(broken))
+        found = zip(images, hashes, errors, strict=True)
+        unread += [image for image, sha, error in found if error and image and not sha]
+    return ShardFacts(storage.name(place), rows, pictures, captions, tuple(broken), tuple(unread))
 
 
 @dataclass(frozen=True)
@@ -275,9 +288,9 @@ class VectorFolder:
         return [storage.joined(self.place, shard["file"]) for shard in self.manifest["shards"]]
 
     @property
-    def rows(self) -> list[int]:
-        """How many rows each shard has."""
-        return [shard["rows"] for shard in self.manifest["shards"]]
+    def source(self) -> str:
+        """What the vectors were made of, as ``embed`` was told; empty where it was not, or has not finished."""
+        return str(self.manifest.get("source") or "") if is_vectors(self.place) else ""
 
     def there(self) -> set[str]:
         """Return the names of shards in the folder, complete or not as a whole."""
@@ -285,13 +298,19 @@ class VectorFolder:
             return set()
         return {file.name for file in storage.listing(self.place) if NAME.fullmatch(file.name)}
 
-    def finish(self, space: Space, facts: Sequence[ShardFacts]) -> None:
-        """Write the manifest, and delete shards of an earlier input."""
-        said = {"format": FORMAT, "space": asdict(space), "shards": [shard.as_dict() for shard in facts]}
+    def finish(self, space: Space, facts: Sequence[ShardFacts], source: str = "", started: float = 0.0) -> None:
+        """Write the manifest; delete shards of an earlier input, and what a process killed before ``started`` left."""
+        shards = [shard.as_dict() for shard in facts]
+        said = {"format": FORMAT, "source": source, "space": asdict(space), "shards": shards}
         with storage.whole_file(storage.joined(self.place, MANIFEST)) as file:
             file.write((json.dumps(said, indent=1) + "\n").encode())
         for name in self.there() - {shard.file for shard in facts}:
             storage.remove(storage.joined(self.place, name))
+        if not storage.is_url(self.place):  # in a bucket nothing is there until it is complete
+            for left in Path(self.place).iterdir():
+                with suppress(FileNotFoundError):
+                    if LEFTOVER.fullmatch(left.name) and left.stat().st_mtime < started:
+                        left.unlink()
 
 
 def is_vectors(place: str) -> bool:

@@ -44,6 +44,24 @@ def absolute(place: str) -> str:
     return place if is_url(place) else str(Path(place).absolute())
 
 
+def same(one: str, other: str) -> bool:
+    """Tell whether two places are the same, however they are written."""
+    if is_url(one) or is_url(other):
+        return _of(one) == _of(other)
+    return Path(one).resolve() == Path(other).resolve()
+
+
+def token(place: str) -> str:
+    """Return what changes with a file; nothing where it is not there, or in a bucket, where asking is not for free."""
+    if is_url(place):
+        return ""
+    try:
+        status = Path(place).stat()
+    except (OSError, ValueError):  # ValueError: a path with a null byte
+        return ""
+    return f"{status.st_size} {status.st_mtime_ns}"
+
+
 def parent(place: str) -> str:
     """Return the folder a file lies in."""
     return place.rpartition("/")[0] if is_url(place) else str(Path(place).parent)

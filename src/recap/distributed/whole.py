@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from recap.assets import cache_dir
 from recap.captioner import ReCap
 from recap.distributed import storage
+from recap.distributed.confidence import SomePictures
 from recap.distributed.embedding import embed
 from recap.distributed.fitting import fit_vectors
 from recap.distributed.parts import find_parts
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
     from recap.tuning import Trial
 
 
-def is_for_parts(pairs: str) -> bool:
-    """Tell whether pairs lie in a bucket, or are there as vectors."""
-    return storage.is_url(pairs) or is_vectors(pairs)
+def is_for_parts(pairs: str, images: str | None = None) -> bool:
+    """Tell whether pairs or their pictures lie in a bucket, or are there as vectors."""
+    return storage.is_url(pairs) or storage.is_url(images or "") or is_vectors(pairs)
 
 
 def vectors_beside(target: Path) -> Path:
@@ -52,6 +53,7 @@ def fit_in_parts(
     tune: bool | Callable[[Trial], None] = False,
     about: About | None = None,
     make_store: MakeStore = lambda text: None,
+    calibrate: bool = False,
     **settings: Any,
 ) -> ReCap:
     """Fit a captioner to pairs; their vectors are made first, unless they are what is given.
@@ -72,6 +74,7 @@ def fit_in_parts(
         tune: as in ``ReCap.fit``, and all that follows.
         about: author, licence and description for the card.
         make_store: returns an empty store to take the captions; None for one in memory.
+        calibrate: whether to fit the confidence of captions, on some of the vectors.
         settings: any of ``recap.settings.Settings``.
     """
     # what is wrong with these is said before the work
@@ -81,8 +84,9 @@ def fit_in_parts(
     name = folder.space.encoder if given and encoder == "builtin" else encoder
     loaded = load_encoder(name, device=device, cache=cache_dir() / "vectors.sqlite")
     if not given:
-        parts = find_parts(pairs, images=images, splits=splits)
+        parts = find_parts(pairs, images=images, splits=splits, captions_required=True)
         embed(parts, folder.place, loaded, runner=who, device=device, progress=progress)
+    some = SomePictures() if calibrate else None
     encoded = fit_vectors(
         folder,
         loaded,
@@ -92,10 +96,13 @@ def fit_in_parts(
         keep_vectors=keep_vectors,
         progress=progress,
         datastore=make_store(loaded.text),
+        some=some,
     )
     captioner = ReCap.from_encoded(encoded, loaded, language_model=model, settings=chosen, about=about, device=device)
-    if validation is None and not tune:
-        return captioner
-    from recap.tuning import judged
+    if validation is not None or tune:
+        from recap.tuning import judged
 
-    return judged(captioner, encoded.validation, tune=tune)
+        captioner = judged(captioner, encoded.validation, tune=tune)
+    if some is not None:
+        captioner.calibration = some.calibration(captioner)
+    return captioner

@@ -9,6 +9,7 @@ the other options of searches hold too.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from recap.captioner import ReCap
 from recap.errors import InputError
 from recap.experiments.base import Outcome, Setup, new_figure
 from recap.experiments.data import TITLES, Split
+from recap.experiments.pictures import pixels
 from recap.experiments.scores import points, score_systems
 from recap.experiments.search import SEARCH_OPTIONS, Search
 from recap.experiments.table import Cell, Column, Row, Section, Table
@@ -27,7 +29,7 @@ from recap.metrics.report import Report
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-OPTIONS = (*SEARCH_OPTIONS, "filter", "rounds", "state", "packs")
+OPTIONS = (*SEARCH_OPTIONS, "temperature", "samples", "selection", "filter", "rounds", "state", "packs")
 
 REPORTED = {"cider-d": "CIDEr-D", "spice": "SPICE-py", "aclip-s": "aCLIP-S", "refaclip-s": "RefaCLIP-S"}
 """The metrics of the paper's figure, and their names in a report."""
@@ -154,21 +156,17 @@ def draw_prompts(title: str, loops: Mapping[str, Augmented]) -> Figure:
 
 def draw_examples(dev: Split, rounds: Sequence[Round]) -> Figure | None:
     """Show some pictures whose captions the loop has changed; None where there are no pictures, or no changes."""
-    from PIL import Image
-
     before, after = rounds[0].captions, rounds[-1].captions
-    there = [
-        place
-        for place, picture in enumerate(dev.pictures)
-        if before[place] != after[place] and isinstance(picture, str | Path) and Path(picture).exists()
-    ]
-    if not there:
+    changed = [place for place in range(len(dev.ids)) if before[place] != after[place]]
+    # from all over the split, and where one of them cannot be read, another
+    spread = changed[:: max(1, len(changed) // EXAMPLES)]
+    readable = ((place, seen) for place in dict.fromkeys(spread + changed) if (seen := pixels(dev, place)) is not None)
+    shown = list(islice(readable, EXAMPLES))
+    if not shown:
         return None
-    chosen = there[:: max(1, len(there) // EXAMPLES)][:EXAMPLES]
     figure = new_figure(11, 8)
-    for axes, place in zip(figure.subplots(2, EXAMPLES // 2).flat, chosen, strict=False):
-        with Image.open(dev.pictures[place]) as picture:  # type: ignore[arg-type]
-            axes.imshow(picture.convert("RGB"))
+    for axes, (place, picture) in zip(figure.subplots(2, EXAMPLES // 2).flat, shown, strict=False):
+        axes.imshow(picture)
         lines = (fill(f"{label}: {text[place]}", 44) for label, text in (("DAL", after), ("ReCap", before)))
         axes.set_title("\n".join(lines).replace("$", r"\$"), fontsize=9, loc="left")
     for axes in figure.axes:

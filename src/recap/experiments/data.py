@@ -2,7 +2,7 @@
 
 | name         | below the data folder                                                                          |
 |--------------|------------------------------------------------------------------------------------------------|
-| ``flickr8k`` | ``flickr8k/``: ``images/``, ``captions.token.txt``, ``train.txt``, ``dev.txt``, ``test.txt``     |
+| ``flickr8k`` | ``flickr8k/``: as published, or ``images/``, ``captions.token.txt``, ``{train,dev,test}.txt``       |
 | ``flickr30k``| ``flickr30k/``: ``dataset_flickr30k.json``, ``images/``                                         |
 | ``coco``     | ``coco/``: ``dataset_coco.json``, ``train2014/``, ``val2014/``                                  |
 | ``vizwiz``   | ``vizwiz/``: ``annotations/``, ``train/``, ``val/``, ``test/``                                   |

@@ -1,7 +1,8 @@
 """Trainable parameters, training time and inference time of ReCap beside ClipCap and SmallCap, on the same vectors.
 
-Pictures and captions have been encoded before any clock starts, for every system alike. On the CPU seconds are those of
-the processor, summed over threads; elsewhere they are those of the clock on the wall.
+Pictures and captions have been encoded before any clock starts, for every system alike. Where the baselines run on the
+CPU, all seconds are those of the processor, summed over threads; elsewhere all are those of the clock on the wall.
+ReCap has no language model here unless ``--lm`` names one.
 
 ``--option`` takes:
 
@@ -13,6 +14,9 @@ the processor, summed over threads; elsewhere they are those of the clock on the
 - ``batch`` and ``rate``: captions a step (40), and the highest rate of learning;
 - ``pictures``: so many are captioned to tell the time of 1,000 (100);
 - ``checkpoints``: a folder to write checkpoints to, and to go on from;
+- ``clipcap``, ``smallcap``: a published checkpoint, a file or a folder, which is taken as it is;
+- ``tokenizer``: that of a published checkpoint, a folder or a hub name (``gpt2``);
+- ``captions``: a folder for the captions of the test pictures, ``SYSTEM.json``, by baselines trained or published;
 - ``device``: where the baselines run (``cpu``).
 """
 
@@ -23,28 +27,34 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from recap.alignment import LinearAlignment
 from recap.captioner import ReCap
 from recap.datastore import CaptionStore
 from recap.errors import InputError, MissingExtraError
 from recap.experiments.base import Outcome, Setup
+from recap.experiments.choices import settings_note
 from recap.experiments.data import TITLES, Bench, Split
 from recap.experiments.paper import paper_section
+from recap.experiments.scores import points
 from recap.experiments.table import Cell, Column, Row, Section, Table
+from recap.files import write_json
 from recap.language import load_language_model
 from recap.metrics.cider import cider_d
 from recap.settings import Settings
-from recap.types import Vectors
 
 if TYPE_CHECKING:
-    from recap.experiments.baselines.decoders import Baseline
-    from recap.experiments.baselines.training import Epoch, Examples, Trainer
+    from recap.experiments.baselines.systems import System
+    from recap.experiments.baselines.training import Epoch, Trainer
 
-OPTIONS = ("steps", "epochs", "systems", "decoder", "tuned", "batch", "rate", "pictures", "checkpoints", "device")
+Clock: TypeAlias = Callable[[], float]
+
+OPTIONS = (
+    *("steps", "epochs", "systems", "decoder", "tuned", "batch", "rate", "pictures", "checkpoints", "device"),
+    *("clipcap", "smallcap", "tokenizer", "captions"),
+)
 THOUSAND = 1000
-LABELS = {"clipcap": "ClipCap", "smallcap": "SmallCap"}
 RATES = {"frozen": 2e-4, "tuned": 2e-5, "scratch": 1e-3}
 """Highest rates of learning, unless one is given. The published 2e-5 is for a language model that is tuned."""
 
@@ -66,8 +76,8 @@ class Measured:
 
     label: str
     parameters: int
-    training: float
-    """The fit, or one epoch."""
+    training: float | None
+    """The fit, or one epoch; nothing for a published checkpoint."""
     counted: str
     captioning: float
     """Of 1,000 pictures."""
@@ -77,180 +87,162 @@ class Measured:
     """All epochs up to the one with the best CIDEr-D on dev."""
 
 
-def run(setup: Setup) -> Outcome:
-    """Fit ReCap, train the baselines or a few steps of them, and set them side by side."""
-    bench = Bench(setup)
-    train, dev, test = (bench.load(setup.on, split) for split in ("train", "dev", "test"))
-    recap, ours = _recap(bench, train, dev, test)
-    pairs = Pairs(recap, train, dev, test)
-    systems = setup.listed("systems", "clipcap,smallcap")
-    measured = [ours, *(_baseline(system.strip(), setup, pairs) for system in systems)]
-    title = f"{TITLES[setup.on]}, {bench.encoder.name}, {len(train.ids):,} training pictures"
-    return Outcome({"efficiency": _quality(title, measured)}, times=_times(title, measured, setup))
-
-
 @dataclass(frozen=True)
-class Pairs:
-    """The splits, with ReCap's map and datastore, which also retrieve for SmallCap's prompts."""
+class Material:
+    """The splits, and ReCap, whose map and datastore also retrieve for SmallCap's prompts."""
 
     recap: ReCap
     train: Split
     dev: Split
     test: Split
 
-    def examples(self, split: Split, *, prompted: bool) -> Examples:
-        """Return a split as a baseline reads it; a training picture never finds its own captions."""
-        from recap.experiments.baselines.training import Examples
 
-        prompts = [""] * len(split.ids)
-        if prompted:
-            prompts = _prompts(self.recap, split.images, split.ids if split is self.train else None)
-        return Examples(split.images, split.captions, prompts)
+def run(setup: Setup) -> Outcome:
+    """Fit ReCap, train the baselines or a few steps of them, and set them side by side."""
+    bench, systems = Bench(setup), setup.listed("systems", "clipcap,smallcap")
+    _check(setup, systems)
+    train, dev, test = (bench.load(setup.on, split) for split in ("train", "dev", "test"))
+    clock = clock_of(setup)
+    recap, ours = measured_recap(bench, train, dev, test, clock)
+    material = Material(recap, train, dev, test)
+    measured = [ours, *(_baseline(system, setup, material, clock) for system in systems)]
+    title = f"{TITLES[setup.on]}, {bench.encoder.name}, {len(train.ids):,} training pictures"
+    tables = {"efficiency": _quality(title, measured, _notes(setup, recap))}
+    return Outcome(tables, times=_times(title, measured, setup))
 
 
-def _recap(bench: Bench, train: Split, dev: Split, test: Split) -> tuple[ReCap, Measured]:
+def clock_of(setup: Setup) -> Clock:
+    """Return the clock of all systems: the processor's, unless something else than the processor works."""
+    return time.process_time if _on_cpu(setup) else time.perf_counter
+
+
+def measured_recap(bench: Bench, train: Split, dev: Split, test: Split, clock: Clock) -> tuple[ReCap, Measured]:
     """Fit ReCap from vectors: the map, the datastore, and the index in it."""
     setup, settings = bench.setup, Settings()
     model = load_language_model(setup.language_model or "none")
-    started = time.process_time()
+    started = clock()
     alignment: LinearAlignment = train.fit(settings.method)
     store: CaptionStore = train.store(bench.encoder)
     recap = ReCap(bench.encoder, alignment.statistics_, store, language_model=model, alignment=alignment)
-    seconds = time.process_time() - started
+    seconds = clock() - started
     _say(setup, f"ReCap: fitted in {seconds:.2f} s")
     writer = model.name if model else "no language model"
     images = test.images[: setup.number("pictures", 100)]
-    captioning = _per_thousand(lambda: recap.caption_vectors(images), len(images), time.process_time)
+    captioning = _per_thousand(lambda: recap.caption_vectors(images), len(images), clock)
     result = cider_d([caption.text for caption in recap.caption_vectors(dev.images)], dev.captions)
-    return recap, Measured(
-        f"ReCap, {writer}",
-        train.images.shape[1] * train.texts.shape[1],
-        seconds,
-        "measured",
-        captioning,
-        Cell(100 * result.value, 100 * result.standard_error),
-    )
+    parameters = train.images.shape[1] * train.texts.shape[1]
+    return recap, Measured(f"ReCap, {writer}", parameters, seconds, "measured", captioning, points(result))
 
 
-def _baseline(system: str, setup: Setup, pairs: Pairs) -> Measured:
-    """Build one baseline, train it as far as wanted, and caption."""
+def _check(setup: Setup, systems: list[str]) -> None:
+    """Refuse what cannot be meant, before anything is trained."""
+    for name in ("clipcap", "smallcap"):
+        if setup.option(name, "") and name not in systems:
+            raise InputError(f"{name}={setup.option(name, '')}: {name} is not among systems={','.join(systems)}")
+    new = [name for name in systems if not setup.option(name, "")]
+    if setup.option("captions", "") and new and not setup.number("epochs", 0, least=0):
+        raise InputError(f"captions: {new[0]} is not trained. Give epochs=10, or {new[0]}=FILE, a published checkpoint")
+
+
+def _baseline(name: str, setup: Setup, material: Material, clock: Clock) -> Measured:
+    """Build or load one baseline, train it as far as wanted, and caption."""
     try:
-        from recap.experiments.baselines.training import Plan, Trainer, write_captions
+        from recap.experiments.baselines.systems import load_system
     except ImportError as error:
         raise MissingExtraError("ClipCap and SmallCap", "baselines") from error
-    model, kind = _built(system, setup, pairs.train)
-    device = setup.option("device", "cpu")
-    model.to(device)
-    clock = time.process_time if device == "cpu" else time.perf_counter
-    prompted = system == "smallcap"
-    plan = Plan(
-        setup.number("epochs", 0, least=0) or 10,
-        setup.number("batch", 40),
-        setup.real("rate", RATES[kind]),
-        seed=setup.seed,
-    )
-    trainer = Trainer(model, pairs.examples(pairs.train, prompted=prompted), plan, clock=clock)
-    parameters = sum(weight.numel() for weight in model.trainable.values())
-    label = f"{LABELS[system]}, {model.decoder.name}{'' if kind == 'scratch' else f' ({kind})'}"
-    known = _trained(trainer, setup, system, pairs, label)
-    images = pairs.test.images[: setup.number("pictures", 100)]
-
+    system = load_system(name, setup, material.recap, material.train)
+    if system.kind == "published":
+        known = _Trained((None, "published"), points(cider_d(system.captions(material.dev), material.dev.captions)))
+    else:
+        known = _trained(system, setup, material, clock)
+    test, count = material.test, min(setup.number("pictures", 100), len(material.test.ids))
+    seen, vectors = system.seen(test, 0, count), test.images[:count]
     # who has not learned to stop would write longer captions than after training
-    limit = {} if known.dev else {"limit": _mean_tokens(model, pairs.dev)}
-
-    def caption() -> None:
-        # retrieval is a part of captioning for a system that reads what was retrieved
-        prompts = _prompts(pairs.recap, images, None) if prompted else [""] * len(images)
-        write_captions(model, images, prompts, **limit)
-
-    captioning = _per_thousand(caption, len(images), clock)
-    return Measured(label, parameters, *known.training, captioning, known.dev, known.epochs, known.to_best)
+    limit = {} if known.dev else {"limit": system.mean_tokens(material.dev)}
+    # retrieval is a part of captioning for a system that reads what was retrieved
+    captioning = _per_thousand(lambda: system.write(seen, vectors, **limit), count, clock)
+    if folder := setup.option("captions", ""):
+        _write_captions(setup, Path(folder) / f"{name}.json", test, system.captions(test))
+    parameters = sum(weight.numel() for weight in system.model.trainable.values())
+    return Measured(system.label, parameters, *known.training, captioning, known.dev, known.epochs, known.to_best)
 
 
 @dataclass(frozen=True)
 class _Trained:
     """What training came to."""
 
-    training: tuple[float, str]
+    training: tuple[float | None, str]
     dev: Cell | None = None
     epochs: str = "-"
     to_best: float | None = None
 
 
-def _trained(trainer: Trainer, setup: Setup, system: str, pairs: Pairs, label: str) -> _Trained:
+def _trained(system: System, setup: Setup, material: Material, clock: Clock) -> _Trained:
     """Train to the best of dev, or tell the time of an epoch from a few steps."""
     from recap.experiments.baselines.training import judge
 
+    trainer = _trainer(system, setup, material.train, clock)
     if not setup.number("epochs", 0, least=0):
         steps = setup.number("steps", 20)
         seconds = trainer.seconds_per_step(steps) * trainer.steps_per_epoch
-        _say(setup, f"{label}: an epoch takes {seconds:,.0f} s, extrapolated from {steps} steps")
+        _say(setup, f"{system.label}: an epoch takes {seconds:,.0f} s, extrapolated from {steps} steps")
         return _Trained((seconds, f"extrapolated from {steps} of {trainer.steps_per_epoch:,} steps"))
 
     def report(epoch: Epoch) -> None:
         facts = f"loss {epoch.loss:.3f}, dev CIDEr-D {100 * epoch.cider_d:.1f}, {epoch.seconds:,.0f} s"
-        _say(setup, f"{label}: epoch {epoch.number}, {facts}")
+        _say(setup, f"{system.label}: epoch {epoch.number}, {facts}")
 
-    dev = pairs.examples(pairs.dev, prompted=system == "smallcap")
-    folder = setup.option("checkpoints", "")
-    epochs = trainer.run(dev, Path(folder) / system if folder else None, report=report)
-    result = judge(trainer.model, dev)
+    dev, folder = system.examples(material.dev), setup.option("checkpoints", "")
+    epochs = trainer.run(dev, Path(folder) / system.name if folder else None, report=report)
     return _Trained(
         (epochs[0].seconds, "measured"),
-        Cell(100 * result.value, 100 * result.standard_error),
+        points(judge(trainer.model, dev)),
         f"best {trainer.best.number} of {len(epochs)}",
         trainer.best.seconds,
     )
 
 
-def _built(system: str, setup: Setup, train: Split) -> tuple[Baseline, str]:
-    """Return an untrained baseline, and what of its language model is trained."""
-    import torch
+def _trainer(system: System, setup: Setup, train: Split, clock: Clock) -> Trainer:
+    from recap.experiments.baselines.training import Plan, Trainer
 
-    from recap.experiments.baselines.clipcap import ClipCap
-    from recap.experiments.baselines.decoders import load_decoder
-    from recap.experiments.baselines.smallcap import SmallCap
-
-    kinds: dict[str, Callable[..., Baseline]] = {"clipcap": ClipCap, "smallcap": SmallCap}
-    if system not in kinds:
-        raise InputError(f"there is no baseline {system!r}; there are {', '.join(kinds)}")
-    wanted = setup.option("tuned", "no")
-    if wanted not in ("yes", "no"):
-        raise InputError(f"the option tuned is yes or no, not {wanted!r}")
-    captions = [text for texts in train.captions for text in texts]
-    decoder = load_decoder(setup.option("decoder", "smollm2"), captions, seed=setup.seed)
-    kind = "scratch" if not decoder.pretrained else "tuned" if wanted == "yes" else "frozen"
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(setup.seed)
-        return kinds[system](train.images.shape[1], decoder, tuned=kind != "frozen"), kind
+    plan = Plan(
+        setup.number("epochs", 0, least=0) or 10,
+        setup.number("batch", 40),
+        setup.real("rate", RATES[system.kind]),
+        seed=setup.seed,
+    )
+    return Trainer(system.model, system.examples(train, training=True), plan, clock=clock)
 
 
-def _prompts(recap: ReCap, images: Vectors, own: tuple[str, ...] | None) -> list[str]:
-    """Return SmallCap's prompts with the captions that ReCap's map finds; ``own`` pictures' captions are left out."""
-    from recap.experiments.baselines.smallcap import RETRIEVED, prompt
-
-    found = recap.datastore.search(recap.alignment.transform(images), RETRIEVED, exclude_image_ids=own)
-    rows = zip(found.ids, found.similarities, strict=True)
-    return [prompt([item.text for item in recap.datastore.evidence(*row)]) for row in rows]
+def _write_captions(setup: Setup, path: Path, test: Split, captions: list[str]) -> None:
+    """Write captions as COCO results, which ``results`` of the captioning table reads."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, [{"image_id": image, "caption": text} for image, text in zip(test.ids, captions, strict=True)])
+    _say(setup, f"wrote {path}")
 
 
-def _mean_tokens(model: Baseline, split: Split) -> int:
-    """Return how many tokens the captions of a split have on average, with the one that ends them."""
-    captions = [text for texts in split.captions for text in texts]
-    return 1 + round(sum(len(model.decoder.encode(text)) for text in captions) / len(captions))
-
-
-def _per_thousand(work: Callable[[], object], pictures: int, clock: Callable[[], float]) -> float:
+def _per_thousand(work: Callable[[], object], pictures: int, clock: Clock) -> float:
     started = clock()
     work()
     return (clock() - started) * THOUSAND / pictures
 
 
-def _quality(title: str, measured: list[Measured]) -> Table:
+def _notes(setup: Setup, recap: ReCap) -> tuple[str, ...]:
+    """Return where captions come from."""
+    model = recap.language_model
+    looks = "" if not setup.option("smallcap", "") else " A published SmallCap looks at the patches of pictures."
+    none = " It has no language model here unless --lm names one." if model is None else ""
+    ours = settings_note(recap.settings, model)
+    return (
+        f"Pictures and captions come as the same vectors to every system.{looks}",
+        f"ClipCap and SmallCap write greedily. ReCap: {ours[:1].lower()}{ours[1:]}{none}",
+    )
+
+
+def _quality(title: str, measured: list[Measured], notes: tuple[str, ...]) -> Table:
     """Return what two runs agree on."""
     rows = tuple(Row(item.label, (_millions(item), item.dev or Cell(), Cell(item.epochs))) for item in measured)
     paper = paper_section("efficiency", "", [column.name for column in QUALITY], setting="MS-COCO")
-    notes = ("Pictures and captions come as the same vectors to every system. Captions are chosen greedily.",)
     return Table("Efficiency", QUALITY, (Section(title, rows), paper), notes)
 
 
@@ -264,16 +256,16 @@ def _times(title: str, measured: list[Measured], setup: Setup) -> Table:
                 _millions(item),
                 Cell(item.training),
                 Cell(item.counted),
-                Cell(item.training / fit),
+                _ratio(item.training, fit),
                 Cell(item.to_best),
-                Cell(None if item.to_best is None else item.to_best / fit),
+                _ratio(item.to_best, fit),
                 Cell(item.captioning),
             ),
         )
         for item in measured
     )
     paper = paper_section("efficiency", "", [column.name for column in TIMES], setting="MS-COCO")
-    clock = "CPU seconds" if setup.option("device", "cpu") == "cpu" else "seconds"
+    clock = "CPU seconds" if _on_cpu(setup) else "Seconds of the clock on the wall"
     pictures = setup.number("pictures", 100)
     notes = (
         f"{clock}, vectors of pictures and captions given; encoding them costs every system the same. ReCap's training "
@@ -284,9 +276,17 @@ def _times(title: str, measured: list[Measured], setup: Setup) -> Table:
     return Table("Efficiency: times", TIMES, (Section(title, rows), paper), notes)
 
 
+def _on_cpu(setup: Setup) -> bool:
+    return setup.option("device", "cpu").startswith("cpu")
+
+
 def _say(setup: Setup, text: str) -> None:
     if setup.progress:
         print(text, file=sys.stderr, flush=True)
+
+
+def _ratio(seconds: float | None, fit: float | None) -> Cell:
+    return Cell(None if seconds is None or not fit else seconds / fit)
 
 
 def _millions(item: Measured) -> Cell:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from recap.captioner import ReCap
-from recap.errors import ImageError
 from recap.experiments.base import Outcome, Setup, new_figure
 from recap.experiments.captions import unimodal_evidence
 from recap.experiments.data import Bench, Split
+from recap.experiments.pictures import pixels
 from recap.experiments.table import Cell, Column, Row, Section, Table
 from recap.types import Evidence
 
@@ -74,12 +74,12 @@ def _draw(test: Split, shown: list[int], found: dict[str, list[tuple[Evidence, .
         picture, text = grid[:, column]
         for axes in (picture, text):
             axes.axis("off")
-        pixels = _pixels(test, place)
-        if pixels is None:
+        seen = pixels(test, place)
+        if seen is None:
             words = "\n".join(wrap(f"{test.ids[place]}, known by its vector; a person: {test.captions[place][0]}", 36))
             picture.text(0.5, 0.5, words, ha="center", va="center", fontsize=8, style="italic")
         else:
-            picture.imshow(pixels)
+            picture.imshow(seen)
         text.text(0, 1, _lines({way: rows[column] for way, rows in found.items()}), va="top", fontsize=7.5)
     return figure
 
@@ -93,13 +93,3 @@ def _lines(found: dict[str, tuple[Evidence, ...]]) -> str:
             parts += wrap(f"{item.similarity:.2f}  {words}", WIDTH, subsequent_indent="        ")
         parts.append("")
     return "\n".join(parts)
-
-
-def _pixels(test: Split, place: int) -> object | None:
-    """Return a picture to draw, or None where it is not at hand."""
-    from recap.encoders.images import decode
-
-    try:
-        return np.asarray(decode(test.pictures[place], shorter_side=224))
-    except (ImageError, IndexError):
-        return None

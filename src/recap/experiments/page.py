@@ -12,7 +12,7 @@ from pathlib import Path
 from recap import __version__
 from recap.experiments.base import EXPERIMENTS, Outcome
 from recap.experiments.data import TITLES
-from recap.experiments.table import SUFFIXES, Cell, Section, Table
+from recap.experiments.table import BOLD, SUFFIXES, Cell, Section, Table
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
@@ -41,7 +41,9 @@ class Shown:
     on: tuple[str, ...]
     """The data sets it has in the paper."""
     elsewhere: str = ""
-    """The command that makes it, where that is not an experiment."""
+    """The command that makes it, where an experiment of this page does not."""
+    tables: tuple[str, ...] = ()
+    """Its names in ``paper.json``."""
 
 
 def outcome_html(outcome: Outcome, folder: Path, link: str) -> str:
@@ -60,9 +62,7 @@ def table_html(table: Table) -> str:
         for column, cells in zip(table.columns, _columns(table), strict=True)
     )
     body = "\n".join(_section_html(table, section) for section in table.sections)
-    ranked = any(column.better != "neither" for column in table.columns)
-    bold = ["Bold: the best, and all whose standard errors overlap with it."] if ranked else []
-    notes = " ".join([*bold, *table.notes])
+    notes = " ".join([*([BOLD] if table.marks else []), *table.notes])
     return (
         f'<div class="wide" tabindex="0" role="region" aria-label="{escape(table.title)}"><table>\n'
         f'<thead><tr><th scope="col">{escape(table.first)}</th>{head}</tr></thead>\n{body}\n</table></div>\n'

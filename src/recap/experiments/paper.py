@@ -19,17 +19,58 @@ ENCODER = "RN50x64"
 """The CLIP encoder behind the paper's results, where it names no other."""
 
 
-def paper_section(table: str, section: str, columns: Sequence[str], *, setting: str = ENCODER) -> Section:
-    """Return the rows of one section of the paper's table under our columns; what it does not report stays empty."""
-    content = paper_table(table)
-    if section not in content["sections"]:
-        raise InputError(f"the paper's table {table} has no section {section!r}: {', '.join(content['sections'])}")
-    place = {name: number for number, name in enumerate(content["columns"])}
-    rows = tuple(
-        Row(label, tuple(_cell(values[place[name]]) if name in place else Cell() for name in columns))
-        for label, values in content["sections"][section].items()
+JUDGED = {"flickr8k-expert": "Flickr8k-E", "flickr8k-crowdflower": "Flickr8k-CF", "thumb": "THumB"}
+"""Data sets of judgements as ``recap correlate`` names them, and the paper's columns."""
+OURS = {"BLEU@1": "BLEU-1", "BLEU@4": "BLEU-4", "CIDEr": "CIDEr-D", "aCLIP": "aCLIP-S"}
+"""What the paper calls a metric in these tables, and its name in a report."""
+
+
+def paper_section(
+    table: str, section: str, columns: Sequence[str], *, setting: str = ENCODER, also: str = ""
+) -> Section:
+    """Return the rows of one section of the paper's table under our columns; what it does not report stays empty.
+
+    ``also`` names a second table, which may have more columns of the same rows.
+    """
+    rows = _section(table, section)
+    more = _section(also, section) if also else {}
+    found = tuple(
+        Row(label, tuple(_cell({**more.get(label, {}), **cells}.get(name)) for name in columns))
+        for label, cells in rows.items()
     )
-    return Section(f"the paper: {', '.join(part for part in (section, setting) if part)}", rows)
+    return Section(f"the paper: {', '.join(part for part in (section, setting) if part)}", found)
+
+
+def retrieval_sections(section: str, columns: Sequence[str]) -> tuple[Section, Section]:
+    """Return the paper's two tables of retrieval on one data set: ways to align, and encoders as they are."""
+    tables = ("retrieval", "retrieval-encoders")
+    return (
+        paper_section(tables[0], section, columns, also=tables[1]),
+        paper_section(tables[1], section, columns, setting="encoders without alignment", also=tables[0]),
+    )
+
+
+def paper_judgements(data: str, encoder: str = "") -> dict[str, float]:
+    """Return the paper's correlations with human judgement in percent, by our names of metrics.
+
+    Nothing is known of other data than ``JUDGED``. What looks at the picture does so with ``ENCODER``; aCLIP-S and
+    RefaCLIP-S of another CLIP, and the metrics of SigLIP, are those of ``encoder`` where the paper has it.
+    """
+    if data not in JUDGED:
+        return {}
+    place = list(JUDGED).index(data)
+    found: dict[str, float | None] = {}
+    for label, cells in _labelled("judgement"):
+        metric, is_siglip, size = label.partition("SigLIP-")
+        if not is_siglip:
+            found[OURS.get(label, label)] = cells[place]
+        elif f"ViT-{_plain(size)}-SigLIP" in encoder:
+            found[f"{metric}SigLIP-S"] = cells[place]
+    for label, cells in _labelled("judgement-encoders"):
+        metric, _, backbone = label.partition(" ")
+        if _plain(backbone) == _backbone(encoder):
+            found[OURS.get(metric, metric)] = cells[place]
+    return {metric: value for metric, value in found.items() if value is not None}
 
 
 def paper_table(table: str) -> Mapping[str, Any]:
@@ -39,6 +80,30 @@ def paper_table(table: str) -> Mapping[str, Any]:
         raise InputError(f"the paper has no table {table!r}; there are {', '.join(tables)}")
     found: Mapping[str, Any] = tables[table]
     return found
+
+
+def _section(table: str, section: str) -> dict[str, dict[str, Any]]:
+    """Return the cells of one section by row and column."""
+    content = paper_table(table)
+    if section not in content["sections"]:
+        raise InputError(f"the paper's table {table} has no section {section!r}: {', '.join(content['sections'])}")
+    rows = content["sections"][section].items()
+    return {label: dict(zip(content["columns"], values, strict=True)) for label, values in rows}
+
+
+def _labelled(table: str) -> list[tuple[str, list[Any]]]:
+    """Return the rows of all sections of a table."""
+    return [row for rows in paper_table(table)["sections"].values() for row in rows.items()]
+
+
+def _backbone(encoder: str) -> str:
+    """Return the model in a name such as ``open_clip:ViT-B-32-quickgelu/openai``."""
+    return _plain(encoder.partition(":")[2].rpartition("/")[0]).removesuffix("-quickgelu")
+
+
+def _plain(backbone: str) -> str:
+    """Return one spelling for ``ViT-L/14@336px`` and ``ViT-L-14-336``."""
+    return backbone.replace("/", "-").replace("@", "-").removesuffix("px")
 
 
 @cache

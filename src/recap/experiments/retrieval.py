@@ -5,7 +5,7 @@ from __future__ import annotations
 from recap.experiments.base import Outcome, Setup
 from recap.experiments.data import TITLES, Bench, Split
 from recap.experiments.methods import Fitted, fit_all, left_out
-from recap.experiments.paper import paper_section
+from recap.experiments.paper import retrieval_sections
 from recap.experiments.recall import mean_cell, retrieve
 from recap.experiments.table import Cell, Column, Row, Section, Table
 
@@ -37,7 +37,7 @@ def run(setup: Setup) -> Outcome:
     ours = Section(title, tuple(Row(item.label, recall_cells(item, test)) for item in fitted))
     names = [column.name for column in COLUMNS]
     known = [setup.on] if setup.on in IN_PAPER else IN_PAPER
-    paper = [paper_section("retrieval", TITLES[name], names) for name in known]
+    paper = [part for name in known for part in retrieval_sections(TITLES[name], names)]
     notes = (*NOTES, *left_out(bench.encoder))
     table = Table("Cross-modal retrieval", COLUMNS, (ours, *paper), notes)
     return Outcome({"retrieval": table}, times=fitting_times(fitted))

@@ -12,6 +12,7 @@ from recap.errors import InputError
 Better: TypeAlias = Literal["higher", "lower", "neither"]
 
 ABSENT = "-"
+BOLD = "Bold: the best, and all whose standard errors overlap with it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +22,13 @@ class Cell:
     value: float | str | None = None
     error: float | None = None
 
-    def shown(self, digits: int, plus_minus: str = "±") -> str:
+    def shown(self, digits: int) -> str:
         """Return the cell for a reader."""
         if self.value is None:
             return ABSENT
         if isinstance(self.value, str):
             return self.value
-        error = "" if self.error is None else f" {plus_minus} {self.error:.{digits}f}"
+        error = "" if self.error is None else f" ± {self.error:.{digits}f}"
         return f"{self.value:.{digits}f}{error}"
 
 
@@ -83,12 +84,14 @@ class Table:
             row for row, value in values.items() if abs(top - value) <= error + (cells[row].error or 0.0) + 1e-12
         )
 
+    @property
+    def marks(self) -> bool:
+        """Whether anything is marked as the best."""
+        return any(self.best(section, place) for section in self.sections for place in range(len(self.columns)))
+
     def to_text(self) -> str:
         """Return aligned columns; a star follows the best."""
-        grid = [
-            (section, [[row.label, *cells] for row, cells in self._rows(section, "±", lambda text: f"{text}*")])
-            for section in self.sections
-        ]
+        grid = [(section, self._rows(section, lambda text: f"{text}*")) for section in self.sections]
         header = [self.first, *(column.name for column in self.columns)]
         widths = [
             max(map(len, column)) for column in zip(header, *(row for _, rows in grid for row in rows), strict=True)
@@ -97,8 +100,9 @@ class Table:
         for section, rows in grid:
             lines += ["", section.title] if section.title else [""]
             lines += [_aligned(row, widths) for row in rows]
-        starred = "* the best, and all whose standard errors overlap with it"
-        return "\n".join([*lines, "", starred, *self.notes]) + "\n"
+        starred = ["* the best, and all whose standard errors overlap with it"] if self.marks else []
+        notes = [*starred, *self.notes]
+        return "\n".join([*lines, *(["", *notes] if notes else [])]) + "\n"
 
     def to_markdown(self) -> str:
         """Return a table in markdown; the best is bold."""
@@ -107,10 +111,9 @@ class Table:
         for section in self.sections:
             if section.title:
                 lines.append(_piped([f"*{section.title}*", *("" for _ in self.columns)]))
-            rows = self._rows(section, "±", lambda text: f"**{text}**")
-            lines += [_piped([row.label, *cells]) for row, cells in rows]
-        bold = "Bold: the best, and all whose standard errors overlap with it."
-        return "\n".join([*lines, "", " ".join([bold, *self.notes])]) + "\n"
+            lines += map(_piped, self._rows(section, lambda text: f"**{text}**"))
+        notes = [*([BOLD] if self.marks else []), *self.notes]
+        return "\n".join([*lines, *(["", " ".join(notes)] if notes else [])]) + "\n"
 
     def to_latex(self) -> str:
         """Return a table for LaTeX with the package booktabs; the best is bold."""
@@ -122,10 +125,8 @@ class Table:
             lines.append(r"\midrule")
             if section.title:
                 lines += [rf"\multicolumn{{{count + 1}}}{{c}}{{{_escaped(section.title)}}} \\", r"\midrule"]
-            for row, cells in self._rows(section, "PLUSMINUS", lambda text: f"BOLD{text}DLOB"):
-                escaped = " & ".join(map(_escaped, (row.label, *cells)))
-                marked = escaped.replace("BOLD", r"\textbf{").replace("DLOB", "}").replace("PLUSMINUS", r"$\pm$")
-                lines.append(marked + r" \\")
+            rows = self._rows(section, lambda text: rf"\textbf{{{text}}}", _escaped)
+            lines += [" & ".join(row) + r" \\" for row in rows]
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
 
     def as_dict(self) -> dict[str, Any]:
@@ -156,15 +157,16 @@ class Table:
             raise InputError(f"unknown format {kind!r}; there are {', '.join(FORMATS)}")
         return FORMATS[kind](self)
 
-    def _rows(self, section: Section, plus_minus: str, mark: Callable[[str], str]) -> list[tuple[Row, list[str]]]:
-        """Return each row with its cells for a reader, the best marked."""
+    def _rows(
+        self, section: Section, mark: Callable[[str], str], written: Callable[[str], str] = str
+    ) -> list[list[str]]:
+        """Return the label and the cells of each row for a reader, ``written`` as the format needs, the best marked."""
         best = [self.best(section, place) for place in range(len(self.columns))]
         found = []
         for number, row in enumerate(section.rows):
-            texts = [
-                cell.shown(column.digits, plus_minus) for column, cell in zip(self.columns, row.cells, strict=True)
-            ]
-            found.append((row, [mark(text) if number in best[place] else text for place, text in enumerate(texts)]))
+            shown = [written(cell.shown(column.digits)) for column, cell in zip(self.columns, row.cells, strict=True)]
+            cells = [mark(text) if number in best[place] else text for place, text in enumerate(shown)]
+            found.append([written(row.label), *cells])
         return found
 
 

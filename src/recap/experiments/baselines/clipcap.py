@@ -34,7 +34,7 @@ class PrefixMapper(nn.Module):
         super().__init__()
         whole = width * length
         self.model = nn.Sequential(nn.Linear(image, whole // 2), nn.Tanh(), nn.Linear(whole // 2, whole))
-        self.length = length
+        self.image, self.length = image, length
 
     def forward(self, images: Tensor) -> Tensor:
         """Return ``length`` embeddings for each image."""

@@ -148,6 +148,17 @@ def load_decoder(name: str, captions: Sequence[str] = (), *, seed: int = 0) -> D
     return Decoder(model, tokenizer, end, Path(name).name)
 
 
+def load_tokenizer(name: str) -> Any:
+    """Return a tokenizer from a folder, or by its name on the hub."""
+    try:
+        return transformers().AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError, KeyError) as error:
+        raise AssetError(
+            f"the tokenizer {name} could not be loaded: {error}. Give the folder of a saved one, or a name of the "
+            "Hugging Face hub when it can be reached"
+        ) from error
+
+
 def scratch_decoder(
     captions: Sequence[str], *, layers: int = 3, width: int = 192, heads: int = 6, least: int = 3, seed: int = 0
 ) -> Decoder:

@@ -130,33 +130,36 @@ class SmallCap(Baseline):
     def from_published(cls, folder: str | Path, tokenizer: Any) -> Self:
         """Load a published folder: ``config.json`` with a GPT-2 or OPT decoder, and its weights.
 
-        The image encoder in it is left alone: images are given as its last hidden states, a row of vectors each.
+        Images are given as the last hidden states of the image encoder in it, a row of vectors each: see
+        ``patches.Patches``.
         """
         path = Path(folder)
         config = _decoder_config(path)
         kind = config["model_type"]
-        files = [path / name for name in ("model.safetensors", "pytorch_model.bin") if (path / name).exists()]
-        if not files:
-            raise InputError(f"{path} holds neither model.safetensors nor pytorch_model.bin")
-        state = {
-            name.removeprefix("decoder."): tensor
-            for name, tensor in read_weights(files[0]).items()
-            if name.startswith("decoder.")
-        }
+        file, state = published_weights(path, "decoder.")
         own, rest = _split_off_cross(state, kind)
         if not own:
-            raise InputError(f"{files[0]} holds no cross-attention: no crossattention.* or encoder_attn.* weights")
+            raise InputError(f"{file} holds no cross-attention: no crossattention.* or encoder_attn.* weights")
         decoder = Decoder(_empty_decoder(config), tokenizer, final_stop(tokenizer), path.name)
         heads = decoder.model.config.num_attention_heads
         inner, image = own["0.key.weight"].shape
         # OPT's scale stayed that of its full heads when they were made narrow
         full = decoder.model.config.hidden_size // heads
         model = cls(image, decoder, head_width=inner // heads, scale=full**-0.5 if kind == "opt" else None)
-        load_strictly(model.cross, own, files[0])
-        load_strictly(model.gpt, rest, files[0])
+        load_strictly(model.cross, own, file)
+        load_strictly(model.gpt, rest, file)
         if "lm_head.weight" not in rest:
             model.gpt.get_output_embeddings().weight = model.gpt.get_input_embeddings().weight
         return model
+
+
+def published_weights(folder: Path, prefix: str) -> tuple[Path, dict[str, Tensor]]:
+    """Return the file of weights in a published folder, and those whose names start with ``prefix``, without it."""
+    files = [folder / name for name in ("model.safetensors", "pytorch_model.bin") if (folder / name).exists()]
+    if not files:
+        raise InputError(f"{folder} holds neither model.safetensors nor pytorch_model.bin")
+    state = read_weights(files[0]).items()
+    return files[0], {name.removeprefix(prefix): tensor for name, tensor in state if name.startswith(prefix)}
 
 
 def _blocks(gpt: Any) -> list[tuple[nn.Module, nn.Module]]:

@@ -1,11 +1,15 @@
 """One loop for all baselines: AdamW over the captions, judged by CIDEr-D on dev after every epoch.
 
 A run can be killed and goes on where its last checkpoint was written, to the same weights: the order of the captions
-and the drop-out follow from the seed and the number of the step. Judging takes no part in the time of training.
+and the drop-out follow from the seed and the number of the step. A checkpoint of other data, another model or another
+plan is refused. That holds for more epochs, too: the rate of learning falls to zero at the end of a plan, so that more
+of them are another training from the first step on. Judging takes no part in the time of training.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -58,6 +62,13 @@ class Examples:
     images: Vectors
     captions: Sequence[Sequence[str]]
     prompts: Sequence[str]
+
+    def digest(self) -> str:
+        """Return what tells these examples from others."""
+        digest = hashlib.sha256(repr((self.images.shape, str(self.images.dtype))).encode())
+        digest.update(np.ascontiguousarray(self.images).tobytes())
+        digest.update(json.dumps([list(map(list, self.captions)), list(self.prompts)]).encode())
+        return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -131,12 +142,13 @@ class Trainer:
 
         With a folder, checkpoints are written to it, and a run that was begun there goes on.
         """
-        best = self._resume(folder) if folder else None
+        facts = self._facts(dev) if folder else {}
+        best = self._resume(folder, facts) if folder else None
         while len(self.epochs) < self.plan.epochs and not self._is_over():
             while self.steps < (len(self.epochs) + 1) * self.steps_per_epoch:
                 self.step()
                 if folder and self.steps % CHECKPOINT_STEPS == 0:
-                    self._save(folder)
+                    self._save(folder, facts)
             epoch = self._judge(dev)
             if best is None or epoch.cider_d > max(past.cider_d for past in self.epochs):
                 best = {name: weight.detach().clone() for name, weight in self.model.trainable.items()}
@@ -145,7 +157,7 @@ class Trainer:
             self.epochs.append(epoch)
             self._losses = 0.0
             if folder:
-                self._save(folder)
+                self._save(folder, facts)
             if report:
                 report(epoch)
         if best is not None:
@@ -164,12 +176,20 @@ class Trainer:
         loss = self._losses / self.steps_per_epoch
         return Epoch(len(self.epochs) + 1, loss, judge(self.model, dev).value, self.seconds)
 
-    def _facts(self) -> dict[str, Any]:
-        return {"plan": asdict(self.plan), "captions": len(self._texts), "weights": sorted(self.model.trainable)}
+    def _facts(self, dev: Examples) -> dict[str, Any]:
+        """Return what decides what comes out, by the words of a message."""
+        return {
+            **asdict(self.plan),
+            "language model": self.model.decoder.name,
+            "weights": {name: list(weight.shape) for name, weight in self.model.named_parameters()},
+            "trained weights": sorted(self.model.trainable),
+            "training examples": self._train.digest(),
+            "dev examples": dev.digest(),
+        }
 
-    def _save(self, folder: Path) -> None:
+    def _save(self, folder: Path, facts: dict[str, Any]) -> None:
         state = {
-            "facts": self._facts(),
+            "facts": facts,
             "steps": self.steps,
             "seconds": self.seconds,
             "losses": self._losses,
@@ -179,14 +199,17 @@ class Trainer:
         }
         _write(folder / LAST, state)
 
-    def _resume(self, folder: Path) -> dict[str, Tensor] | None:
+    def _resume(self, folder: Path, facts: dict[str, Any]) -> dict[str, Tensor] | None:
         """Go on from a checkpoint where there is one; return the best weights so far."""
         folder.mkdir(parents=True, exist_ok=True)
         if not (folder / LAST).exists():
             return None
         state = torch.load(folder / LAST, map_location=self._device, weights_only=True)
-        if state["facts"] != self._facts():
-            raise InputError(f"{folder} was begun with another model, plan or data: name another folder")
+        there = state["facts"]
+        if differ := [name for name in sorted(there.keys() | facts.keys()) if there.get(name) != facts.get(name)]:
+            raise InputError(
+                f"{folder} holds checkpoints of a run with other {', '.join(differ)}: name another folder, or delete it"
+            )
         self.steps, self.seconds, self._losses = state["steps"], state["seconds"], state["losses"]
         self.epochs = [Epoch(**epoch) for epoch in state["epochs"]]
         self._load(state["model"])
