@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import resource
+import shutil
 import subprocess
 import sys
 import time
@@ -140,12 +141,13 @@ def place(options: argparse.Namespace) -> str:
 
 
 def empty(options: argparse.Namespace, generator: Generator) -> MutableStore:
-    """Return a new store."""
+    """Return a new store, in the place of one of an earlier run."""
     kind, center = options.stores[0], generator.center
     if kind.startswith("milvus:"):
         from recap.datastore.milvus import MilvusStore
 
         return MilvusStore.create(place(options), options.dimension, center=center, replace=True)
+    shutil.rmtree(place(options), ignore_errors=True)
     if kind == "disk":
         return DiskStore.create(place(options), options.dimension, center=center)
     return Datastore(options.dimension, center=center, index=kind, dtype="float16")

@@ -30,9 +30,11 @@ EXACT: dict[str, IndexArguments] = {
 }
 """Kinds of index in memory whose answers must be those of brute force."""
 
-ON_DISK: dict[str, DiskArguments] = {
-    "disk, still small": DiskArguments(),
-    "disk, all lists": DiskArguments(minimum_rows=30, lists=6, probes=6),
+ALL_LISTS = DiskArguments(minimum_rows=30, lists=6, probes=6)
+ON_DISK: dict[str, dict[str, Any]] = {
+    "disk, still small": {"dtype": "float32"},
+    "disk, all lists": {"dtype": "float32", "index": ALL_LISTS},
+    "disk, float16": {"index": ALL_LISTS},
 }
 MILVUS = "milvus lite"
 BACKENDS = [*EXACT, *ON_DISK, MILVUS]
@@ -79,7 +81,7 @@ def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> NewStore:
         if request.param in EXACT:
             return Datastore(dimension, index=EXACT[request.param], **options)
         folder = tmp_path / f"store {next(numbers)}"
-        return DiskStore.create(folder, dimension, index=ON_DISK[request.param], dtype="float32", **options)
+        return DiskStore.create(folder, dimension, **ON_DISK[request.param], **options)
 
     return make_store
 

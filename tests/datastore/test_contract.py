@@ -24,6 +24,11 @@ def fill(store: MutableStore, unit, count=60) -> MutableStore:
     return store
 
 
+def rounding(store: MutableStore) -> float:
+    """How far a number of a vector may be from the one that was added."""
+    return 5e-4 if getattr(store, "dtype", "") == "float16" else 3e-7
+
+
 def assert_same(found: SearchResult, expected: SearchResult) -> None:
     np.testing.assert_array_equal(found.ids, expected.ids)
     np.testing.assert_allclose(found.similarities, expected.similarities, atol=1e-6)
@@ -90,9 +95,9 @@ def test_equal_captions_come_in_the_order_of_their_ids(new_store, unit):
 
 def test_a_query_is_answered_alike_alone_and_in_a_batch(new_store, unit):
     store = fill(new_store(64), unit, 300)
-    asked = unit(50, 64, seed=1)
+    asked = unit(70, 64, seed=1)
     together = store.search(asked, 20)
-    for number in range(0, 50, 7):
+    for number in range(0, 70, 7):
         alone = store.search(asked[number : number + 1], 20)
         np.testing.assert_array_equal(alone.ids[0], together.ids[number])
         np.testing.assert_array_equal(alone.similarities[0], together.similarities[number])
@@ -128,8 +133,9 @@ def test_evidence_vectors_and_rows(new_store, unit):
         first.text, float(found.similarities[0, 0]), first.source, first.synthetic, first.image_id
     )
     moved = unit(60)[[3, 1]] - mean
-    np.testing.assert_allclose(store.raw_vectors([3, 1]), unit(60)[[3, 1]], atol=3e-7)
-    np.testing.assert_allclose(store.vectors([3, 1]), moved / np.linalg.norm(moved, axis=1, keepdims=True), atol=1e-6)
+    moved /= np.linalg.norm(moved, axis=1, keepdims=True)
+    np.testing.assert_allclose(store.raw_vectors([3, 1]), unit(60)[[3, 1]], atol=rounding(store))
+    np.testing.assert_allclose(store.vectors([3, 1]), moved, atol=4 * rounding(store))
     assert [row.id for row in store.rows([5, 3, 5])] == [5, 3, 5]
     assert store.sources() == {"coco": 20, "flickr": 20, "mine": 20}
     images = store.ids_of_images(["image 2", "none", "image 0"])
@@ -237,7 +243,7 @@ def test_taking_over_keeps_the_ids(new_store, unit):
     back = new_store(16, center=first.center)
     back.take_over(there)
     assert list(back) == list(first)
-    np.testing.assert_allclose(back.raw_vectors(back.ids), first.raw_vectors(first.ids), atol=3e-7)
+    np.testing.assert_allclose(back.raw_vectors(back.ids), first.raw_vectors(first.ids), atol=rounding(first))
     assert list(back.add(["next"], unit(1))) == [40]
     with pytest.raises(InputError, match="empty store"):
         back.take_over(first)
@@ -263,12 +269,23 @@ def test_another_centre(new_store, unit, brute):
             store.centred_by(None)
         return
     twin = store.centred_by(unit(60).mean(axis=0) + 0.2)
-    store.add(["new"], unit(1, seed=5))
-    twin.remove([0, 60])
-    for one in (store, twin):
-        assert_same(one.search(asked, 9), brute(one, asked, 9))
-    store.set_center(None)
-    assert_same(store.search(asked, 9), brute(store, asked, 9))
+    assert twin.centred_by(twin.center) is twin
+    changes = [
+        lambda: None,
+        lambda: store.add(["new"], unit(1, seed=5)),
+        lambda: twin.add(["newer"], unit(1, seed=6)),
+        lambda: store.remove([0, 60]),
+        lambda: twin.remove([1, 61]),
+        lambda: store.compact(),
+    ]
+    for change in changes:
+        change()
+        for one in (store, twin):
+            assert_same(one.search(asked, 9), brute(one, asked, 9))
+    assert list(store) == list(twin)
+    for center in (None, unit(60).mean(axis=0) - 0.1):
+        store.set_center(center)
+        assert_same(store.search(asked, 9), brute(store, asked, 9))
 
 
 def test_deduplicate_keeps_the_first(new_store, unit):
@@ -296,7 +313,7 @@ def test_vectors_are_brought_to_unit_length_and_not_shared(new_store, unit):
     rows = unit(5) * 3
     store.add(list("abcde"), rows)
     rows[:] = 0
-    np.testing.assert_allclose(store.raw_vectors(range(5)), unit(5), atol=1e-6)
+    np.testing.assert_allclose(store.raw_vectors(range(5)), unit(5), atol=rounding(store))
 
 
 def test_bad_arguments_are_named(new_store, unit):

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 
 import numpy as np
 import pyarrow.parquet
@@ -91,6 +92,21 @@ def test_saving_again_writes_only_what_changed(tmp_path, unit):
         "segment-00002.safetensors",
     ]
     assert pyarrow.parquet.read_metadata(tmp_path / "segment-00002.parquet").num_rows == 5
+    assert state(Datastore.load(tmp_path, verify=True)) == state(store)
+
+
+def test_many_small_changes_make_few_files(tmp_path, unit, monkeypatch):
+    monkeypatch.setattr(disk, "MANY_REMOVALS", 4)
+    store = make(unit)
+    store.save(tmp_path)
+    for number in range(24):
+        store.add([f"new {number}"], unit(1, seed=number))
+        if number % 2:
+            store.remove([number // 2, store.ids[-2]])
+        store.commit()
+    kinds = Counter(name.split("-")[0] for name in files(tmp_path))
+    assert kinds["segment"] <= 2 * 6
+    assert kinds["removed"] <= 4
     assert state(Datastore.load(tmp_path, verify=True)) == state(store)
 
 

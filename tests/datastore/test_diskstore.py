@@ -1,9 +1,13 @@
 from __future__ import annotations
 
-import gc
+import errno
 import json
 import os
+import signal
+import subprocess
+import sys
 import tempfile
+import time
 from pathlib import Path
 
 import faiss
@@ -12,11 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recap.datastore import Datastore, DiskArguments, DiskStore, disk, diskstore, lists, open_store
+from recap.datastore import Datastore, DiskArguments, DiskStore, disk, diskstore, lists, open_store, pending
 from recap.datastore.manifest import MANIFEST, read_manifest
-from recap.errors import InputError, PackError
+from recap.errors import DiskFullError, InputError, PackError
 
 SMALL = DiskArguments(minimum_rows=50, lists=5, probes=2)
+ALL = DiskArguments(minimum_rows=30, lists=6, probes=6)
 
 
 def make(folder, unit, count=200, index=SMALL, **options):
@@ -73,22 +78,138 @@ def test_what_is_not_committed_goes(tmp_path, unit, monkeypatch):
     monkeypatch.setattr(diskstore, "SPILL_BYTES", 1)
     grow(store, unit, 50, 1)
     store.remove([0])
-    assert any(name.startswith(disk.PENDING) for name in files(tmp_path))
+    store.search(unit(1), 3, sources="odd")
+    assert any(name.startswith(pending.PREFIX) for name in files(tmp_path))
     assert state(DiskStore(tmp_path)) == before
     del store
-    gc.collect()
-    assert files(tmp_path) == listed(tmp_path)
+    assert files(tmp_path) == listed(tmp_path), "and at once, not when the garbage is collected"
 
 
 def test_what_a_killed_process_left_is_cleaned_up(tmp_path, unit):
     make(tmp_path, unit).commit()
-    left = tmp_path / f"{disk.PENDING}of-a-dead-process"
+    left = tmp_path / f"{pending.PREFIX}of-a-dead-process"
     left.mkdir()
     (left / "segment-00007.arrow").write_bytes(b"half")
     store = DiskStore(tmp_path)
     grow(store, unit, 3, 1)
     store.commit()
     assert files(tmp_path) == listed(tmp_path)
+
+
+def test_what_waits_in_one_process_is_left_alone_by_another(tmp_path, unit, brute, monkeypatch):
+    make(tmp_path, unit, 20).commit()
+    other = DiskStore(tmp_path)
+    monkeypatch.setattr(diskstore, "SPILL_BYTES", 1)
+    waiting = DiskStore(tmp_path)
+    waiting._searcher.arguments = ALL
+    grow(waiting, unit, 30, 1)
+    grow(other, unit, 3, 2)
+    other.commit()
+    assert any(name.startswith(pending.PREFIX) for name in files(tmp_path))
+    asked = waiting.vectors(waiting.ids)
+    np.testing.assert_array_equal(waiting.search(asked, 3).ids, brute(waiting, asked, 3).ids)
+    assert waiting.recall is not None, "lists were built in the folder that waits"
+    other.compact()
+    waiting.set_center(None)
+    np.testing.assert_array_equal(waiting.search(asked, 3).ids, brute(waiting, asked, 3).ids)
+
+
+def test_a_reader_goes_on_with_what_it_opened(tmp_path, unit, brute):
+    make(tmp_path / "s", unit, 40).commit()
+    reader, writer = DiskStore(tmp_path / "s"), DiskStore(tmp_path / "s")
+    before, asked = state(reader), reader.vectors(reader.ids)
+    writer.remove(writer.ids[:30])
+    grow(writer, unit, 30, 1)
+    writer.commit()
+    writer.compact()
+    np.testing.assert_array_equal(reader.search(asked, 3).ids, brute(reader, asked, 3).ids)
+    assert state(reader) == before
+    with pytest.raises(PackError, match="changed by another process"):
+        reader.copy_to(tmp_path / "copy")
+
+
+def test_many_small_changes_make_few_segments(tmp_path, unit, monkeypatch):
+    monkeypatch.setattr(disk, "MANY_REMOVALS", 4)
+    store = make(tmp_path, unit, 60)
+    store.commit()
+    plain = Datastore(16, fingerprint="toy-1", center=store.center)
+    plain.take_over(store)
+    for number in range(24):
+        for one in (store, plain):
+            one.add([f"new {number}"], unit(1, seed=number), source=f"{number % 3}", image_ids=[f"i{number}"])
+            if number % 2:
+                one.remove([number // 2, one.ids[-2]])
+        store.commit()
+    assert len(read_manifest(tmp_path).segments) <= 6
+    assert len(read_manifest(tmp_path).removed) <= 4
+    assert state(store) == state(plain) == state(DiskStore(tmp_path, verify=True))
+    assert files(tmp_path) == listed(tmp_path)
+
+
+def test_the_hash_is_that_of_the_captions_and_not_of_the_files(tmp_path, unit):
+    store, hashes = make(tmp_path / "a", unit, 30), []
+
+    def note():
+        hashes.append(store.content_hash())
+        plain = Datastore(16, fingerprint="toy-1")
+        plain.take_over(store)
+        assert hashes[-1] == plain.content_hash() == DiskStore(tmp_path / "a").content_hash()
+
+    store.commit()
+    note()
+    store.remove([3, 29])
+    grow(store, unit, 5, 1)
+    store.commit()
+    note()
+    store.compact()
+    note()
+    assert hashes[0] != hashes[1] == hashes[2]
+
+
+class Full:
+    """Stands for the functions that write: there is no room, so many times."""
+
+    def __init__(self, original, times=1):
+        self.original, self.times = original, times
+
+    def __call__(self, *values):
+        self.times -= 1
+        if self.times >= 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return self.original(*values)
+
+
+@pytest.mark.parametrize("another", ["try", "twin", "twin that waits"])
+def test_the_lists_that_are_committed_are_those_of_the_centre(tmp_path, another, unit, monkeypatch):
+    store = make(tmp_path, unit, 300, DiskArguments(minimum_rows=50, lists=30, probes=2))
+    store.commit()
+    if another == "try":
+        store.set_center(unit(1, seed=8)[0] * 0.9)
+        monkeypatch.setattr(disk, "write_json", Full(disk.write_json))
+        with pytest.raises(OSError, match="No space"):
+            store.commit()
+    else:
+        twin = store.centred_by(unit(1, seed=8)[0] * 0.9)
+        grow(store, unit, 300, 1)
+        for one in (store, twin):
+            one.search(unit(1), 1)
+        if another == "twin":
+            twin.commit()
+    store.commit()
+    opened = DiskStore(tmp_path, verify=True)
+    np.testing.assert_array_equal(opened.center, store.center)
+    asked = opened.vectors(opened.ids)
+    np.testing.assert_array_equal(opened.search(asked, 1).ids[:, 0], opened.ids)
+    assert files(tmp_path) == listed(tmp_path) or another == "twin that waits"
+
+
+def test_lists_on_a_full_disk(tmp_path, unit, monkeypatch):
+    builder = lists.ListBuilder(lists.train(unit(100), 100, DiskArguments(lists=3)), tmp_path)
+    builder.add(np.arange(100), unit(100))
+    monkeypatch.setattr(os, "fsync", Full(os.fsync))
+    with pytest.raises(DiskFullError):
+        builder.finish(tmp_path / "lists.bin")
+    assert not (tmp_path / "lists.bin").exists()
 
 
 def test_a_stream_goes_to_the_disk_in_segments_and_comes_back_the_same(tmp_path, unit, monkeypatch):
@@ -261,6 +382,39 @@ def test_a_write_that_stops_anywhere_leaves_the_old_store_or_the_new(tmp_path, o
         assert files(folder) == listed(folder), "leftovers were not cleaned"
     assert ended.count("stopped") >= 5
     assert ended[-1] == "whole"
+
+
+GROWING = """
+import sys, numpy as np
+from recap.datastore import DiskStore
+store = DiskStore(sys.argv[1])
+print("ready", flush=True)
+while True:
+    rows = np.random.default_rng(store.next_id).standard_normal((20, 16))
+    ids = store.add([f"new {i}" for i in range(20)], rows)
+    store.remove(ids[:5])
+    store.commit()
+    if ids[0] % 80 == 0:
+        store.compact()
+"""
+
+
+def test_kill_minus_nine_at_any_moment(tmp_path, unit):
+    make(tmp_path, unit, 40).commit()
+    rng = np.random.default_rng()
+    for _ in range(3):
+        process = subprocess.Popen([sys.executable, "-c", GROWING, tmp_path], stdout=subprocess.PIPE)
+        assert process.stdout.readline() == b"ready\n"
+        time.sleep(rng.uniform(0, 0.4))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        store = DiskStore(tmp_path, verify=True)
+        assert (len(store) - 40) % 15 == 0
+        assert all(row.text.startswith(("new", "caption")) for row in store)
+        np.testing.assert_allclose(np.linalg.norm(store.raw_vectors(store.ids), axis=1), 1, atol=1e-6)
+    store.commit()
+    assert files(tmp_path) == listed(tmp_path)
 
 
 @pytest.mark.parametrize("suffix", [".arrow", ".bin", ".faiss", "segment-00001.safetensors"])

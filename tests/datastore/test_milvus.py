@@ -10,7 +10,7 @@ import pytest
 from recap.datastore import DatastoreView, collection, open_store
 from recap.datastore.base import Filters, centred
 from recap.datastore.collection import Address, condition
-from recap.datastore.milvus import MilvusStore, uncentred
+from recap.datastore.milvus import MilvusStore, check_free, uncentred
 from recap.errors import InputError, MissingExtraError, PackError
 
 
@@ -73,6 +73,51 @@ def test_a_file_that_another_process_has_open_is_named(new_milvus, milvus_file):
     assert re.search(r"PackError: .*captions\.db: cannot be opened.*one process at a time", done.stderr)
 
 
+def test_a_name_with_a_slip_makes_no_file(tmp_path):
+    pytest.importorskip("pymilvus", reason="a datastore in Milvus needs the extra milvus")
+    with pytest.raises(PackError, match="no such file"):
+        MilvusStore(f"milvus:{tmp_path / 'nowhere' / 'captions.db'}")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_another_handle_adds_is_seen_and_kept(new_milvus, unit):
+    one = new_milvus(16)
+    one.add(["a"], unit(1), source="x")
+    two = MilvusStore(one.url)
+    hashes = {two.content_hash()}
+    assert list(one.add(["b"], unit(1, seed=1), source="y")) == [1]
+    hashes.add(two.content_hash())
+    assert two.sources() == {"x": 1, "y": 1}
+    assert list(two.add(["c"], unit(1, seed=2), source="z")) == [2]
+    assert list(two.merge(one)) == [3, 4, 5]
+    assert len(hashes) == 2
+    for store in (one, two):
+        assert [row.text for row in store] == ["a", "b", "c", "a", "b", "c"]
+        assert store.sources() == {"x": 2, "y": 2, "z": 2}
+
+
+def test_a_collection_that_is_being_filled_cannot_be_opened_and_may_be_replaced(new_milvus, unit):
+    half = new_milvus(16, unfinished=True)
+    half.add(["a"], unit(1))
+    with pytest.raises(PackError, match="not finished"):
+        open_store(half.url)
+    check_free(half.url)
+    again = MilvusStore.create(half.url, 16, unfinished=True)
+    again.add(["b"], unit(1))
+    again.commit()
+    assert [row.text for row in open_store(half.url)] == ["b"]
+    for refused in (check_free, lambda url: MilvusStore.create(url, 16)):
+        with pytest.raises(InputError, match="already"):
+            refused(half.url)
+
+
+def test_asking_for_another_centre_changes_nothing(new_milvus, unit):
+    store = new_milvus(16, center=unit(1)[0] * 0.2)
+    with pytest.raises(InputError, match="another mean"):
+        store.centred_by(None)
+    np.testing.assert_array_equal(MilvusStore(store.url).center, unit(1)[0] * np.float32(0.2))
+
+
 def test_a_collection_is_opened_as_it_was_left(new_milvus, unit):
     center = unit(1, seed=3)[0] * 0.2
     store = new_milvus(16, encoder="toy", fingerprint="toy-1", center=center)
@@ -102,8 +147,9 @@ def test_several_collections_by_one_address(new_milvus, unit):
     assert view.sources() == {"s": 3}
     found = view.search(unit(1), 3)
     assert view.evidence(found.ids[0], found.similarities[0])[0].text == "a"
-    with pytest.raises(InputError, match="as a view"):
-        MilvusStore(both)
+    for refused in (MilvusStore, check_free, lambda url: MilvusStore.create(url, 16)):
+        with pytest.raises(InputError, match="as a view"):
+            refused(both)
 
 
 def test_a_graph_may_be_asked_for(milvus_file, unit):

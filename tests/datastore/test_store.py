@@ -69,26 +69,6 @@ def test_the_centre_can_change(unit, brute):
     assert_same(store.search(asked, 5), brute(store, asked, 5))
 
 
-def test_a_twin_around_another_centre_shares_the_captions(arguments, unit, brute):
-    store = make(unit, index=arguments)
-    twin, asked = store.centred_by(unit(60).mean(axis=0) + 0.2), unit(4, seed=1)
-    assert store.centred_by(None) is store
-    assert twin.centred_by(twin.center) is twin
-    changes = [
-        lambda: None,
-        lambda: store.add(["new"], unit(1, seed=5)),
-        lambda: twin.add(["newer"], unit(1, seed=6)),
-        lambda: store.remove([0, 60]),
-        lambda: twin.remove([1, 61]),
-        lambda: store.compact(),
-    ]
-    for change in changes:
-        change()
-        for one in (store, twin):
-            assert_same(one.search(asked, 9), brute(one, asked, 9))
-    assert list(store) == list(twin)
-
-
 def test_a_caption_on_the_centre_is_similar_to_nothing(unit):
     store = Datastore(16, center=unit(1)[0])
     store.add(["here", "there"], unit(2))

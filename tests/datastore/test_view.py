@@ -40,6 +40,11 @@ def test_a_view_finds_what_one_merged_store_finds(arguments, unit):
     assert isinstance(view, CaptionStore)
 
 
+def test_a_view_around_another_centre_is_at_the_same_address(unit):
+    view = DatastoreView([make(unit, 1, 4), make(unit, 2, 4)], url="milvus:./captions.db?collection=a,b")
+    assert view.centred_by(unit(1)[0] * 0.3).url == view.url
+
+
 def test_ids_say_which_store(unit):
     stores = [make(unit, 1, 4), make(unit, 1, 4)]
     view = DatastoreView(stores)

@@ -8,10 +8,12 @@ import pytest
 from click.testing import CliRunner
 
 from recap import ReCap, pack
+from recap.alignment import LinearAlignment
 from recap.cli.main import cli
 from recap.datastore import Datastore, DiskStore, diskstore
 from recap.datastore.milvus import MilvusStore
 from recap.errors import InputError, PackError
+from recap.files import write_json
 from recap.packs.captions import move, remove
 from recap.packs.hub import push
 from recap.packs.verify import verify
@@ -85,6 +87,56 @@ def test_a_place_that_is_none_changes_nothing(folder):
     assert after == before
 
 
+@pytest.mark.parametrize("where", ["disk", "half", "milvus"])
+def test_what_another_process_changes_meanwhile_is_not_lost(folder, where, request, monkeypatch):
+    where = request.getfixturevalue("address") if where == "milvus" else where
+    original = LinearAlignment.load
+
+    def load(path):
+        monkeypatch.undo()
+        store = pack.read_datastore(folder)
+        store.remove(store.ids[:1])
+        store.commit()
+        return original(path)
+
+    monkeypatch.setattr(LinearAlignment, "load", load)
+    with pytest.raises(PackError, match="changed by another process"):
+        move(folder, where)
+    assert len(pack.read_datastore(folder)) == 53
+    move(folder, where)
+    assert len(pack.read_datastore(folder)) == 53
+    assert sound(folder)
+
+
+def test_a_move_that_stops_halfway_is_made_again(folder, address, monkeypatch):
+    rows = list(pack.read_datastore(folder))
+
+    def stop(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(MilvusStore, "commit", stop)
+    with pytest.raises(KeyboardInterrupt):
+        move(folder, address)
+    monkeypatch.undo()
+    assert isinstance(pack.read_datastore(folder), Datastore)
+    with pytest.raises(PackError, match="not finished"):
+        MilvusStore(address)
+    move(folder, address)
+    assert list(MilvusStore(address)) == rows
+    with pytest.raises(InputError, match="already"):
+        move(folder, address)
+
+
+def test_a_database_centred_otherwise_is_no_sound_pack(folder, address):
+    old = pack.read_datastore(folder)
+    store = MilvusStore.create(address, old.dimension, encoder=old.encoder, fingerprint=old.fingerprint)
+    store.take_over(old)
+    write_json(folder / pack.CONFIG, {**pack.read_config(folder), "datastore": address})
+    (problem,) = (check.problem for check in verify(folder) if check.problem)
+    assert "another mean" in problem
+    assert address in problem
+
+
 def test_the_command_and_what_info_says(folder):
     done = CliRunner().invoke(cli, ["datastore", "move", str(folder), "disk"])
     assert done.exit_code == 0, done.output
@@ -127,6 +179,13 @@ def test_a_fit_is_the_same_wherever_captions_go(pairs_folder, encoder_folder, ad
         assert list(one.datastore) == list(packs[0].datastore)
         assert one.settings == packs[0].settings
     assert not list(tmp_path.glob(".*"))
+
+
+def test_a_fit_is_refused_before_the_work_where_captions_are(pairs_folder, tmp_path, address):
+    MilvusStore.create(address, 3)
+    done = CliRunner().invoke(cli, ["fit", str(pairs_folder), "--out", str(tmp_path / "new"), "--datastore", address])
+    assert isinstance(done.exception, InputError), done.output
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_fit_is_refused_before_the_work_where_captions_cannot_go(pairs_folder, tmp_path):

@@ -53,13 +53,13 @@ def list_captions(pack: Path, limit: int | None, sources: bool, as_json: bool, *
     chosen = select(store, **which)
     if sources:
         counts: dict[str, int] = {}
-        for row in store.rows(chosen):
+        for row in store.walk(chosen):
             counts[row.source] = counts.get(row.source, 0) + 1
         for name, count in sorted(counts.items()):
             record = json.dumps({"source": name, "captions": count}, ensure_ascii=False)
             click.echo(record if as_json else f"{name}\t{count}")
         return
-    for row in store.rows(chosen[:limit]):
+    for row in store.walk(chosen[:limit]):
         if as_json:
             click.echo(json.dumps(asdict(row), ensure_ascii=False))
         else:
@@ -106,7 +106,7 @@ def remove_captions(pack: Path, dry_run: bool, compact: bool, **which: Any) -> N
     store = load(pack)
     chosen = select(store, **which)
     if dry_run:
-        for row in store.rows(chosen):
+        for row in store.walk(chosen):
             click.echo(f"{row.id}\t{row.source}\t{row.image_id}\t{row.text}")
     count = len(chosen) if dry_run else remove(pack, chosen, compact=compact)
     click.echo(f"{pack}: {count:,} captions {'would be' if dry_run else 'were'} removed", err=True)

@@ -34,6 +34,11 @@ class CaptionRow:
     """Whether a machine wrote it."""
     image_id: str = ""
 
+    @property
+    def line(self) -> bytes:
+        """Id and text as a line, of which the hash of a store is made."""
+        return f"{self.id} {self.text}\n".encode(errors="surrogatepass")
+
 
 @dataclass(frozen=True, slots=True)
 class Filters:

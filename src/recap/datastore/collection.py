@@ -16,10 +16,10 @@ from urllib.parse import parse_qs
 import numpy as np
 
 from recap.datastore.base import Filters, Ids, Names, names
+from recap.datastore.location import MILVUS
 from recap.errors import InputError, MissingExtraError, PackError
 from recap.types import Vectors
 
-SCHEME = "milvus:"
 TOKEN = "RECAP_MILVUS_TOKEN"
 """The environment variable with the token, or user:password, of a server that asks for one."""
 
@@ -55,12 +55,12 @@ class Address:
     @classmethod
     def parse(cls, url: str) -> Address:
         """Return the parts of an address, or say what is wrong with it."""
-        server, _, query = url.removeprefix(SCHEME).partition("?")
+        server, _, query = url.removeprefix(MILVUS).partition("?")
         given = {name: values[-1] for name, values in parse_qs(query).items()}
         unknown = sorted(given.keys() - {"collection", "index"})
         index = given.get("index", "").upper()
         collections = tuple(name for name in given.get("collection", DEFAULT_COLLECTION).split(",") if name)
-        if not url.startswith(SCHEME) or unknown or not collections:
+        if not url.startswith(MILVUS) or unknown or not collections:
             raise InputError(
                 f"{url}: not an address such as milvus:./captions.db or milvus:http://host:19530?collection=a"
             )
@@ -72,6 +72,14 @@ class Address:
             server = str(Path(server).expanduser().resolve())
         return cls(server, collections, index)
 
+    @classmethod
+    def single(cls, url: str) -> Address:
+        """Return the parts of the address of one collection."""
+        address = cls.parse(url)
+        if len(address.collections) != 1:
+            raise InputError(f"{url}: a store is one collection; several are opened by open_store, as a view")
+        return address
+
     @property
     def embedded(self) -> bool:
         """Whether it is a file of Milvus Lite and not a server."""
@@ -80,7 +88,7 @@ class Address:
     @property
     def url(self) -> str:
         """The whole address; a file by its full path."""
-        return f"{SCHEME}{self.server}?collection={','.join(self.collections)}"
+        return f"{MILVUS}{self.server}?collection={','.join(self.collections)}"
 
     def one(self, collection: str) -> Address:
         """Return the address of one of the collections."""
@@ -94,10 +102,13 @@ LITE_OPTIONS = {"grpc.keepalive_time_ms": 600_000, "grpc.keepalive_permit_withou
 class Collection:
     """One collection: an id, a unit vector, and what is known about each caption."""
 
-    def __init__(self, address: Address) -> None:
-        pymilvus = _pymilvus()
-        if address.embedded:
+    def __init__(self, address: Address, *, new: bool = False) -> None:
+        """Connect; ``new`` makes the file of Milvus Lite if there is none."""
+        pymilvus = require_pymilvus()
+        if address.embedded and new:
             Path(address.server).parent.mkdir(parents=True, exist_ok=True)
+        elif address.embedded and not Path(address.server).exists():
+            raise PackError(f"{address.url}: there is no such file")
         self.address = address
         self.name = address.collections[0]
         self._error = pymilvus.MilvusException
@@ -114,9 +125,18 @@ class Collection:
         """Return whether it has been created."""
         return bool(self._call("has_collection"))
 
+    def is_unfinished(self) -> bool:
+        """Return whether it was to be filled at one go, and that has not come to an end."""
+        return bool(self.properties().get("recap.unfinished"))
+
+    def require_free(self) -> None:
+        """Raise ``InputError`` unless a new collection may have this name."""
+        if self.exists() and not self.is_unfinished():
+            raise InputError(f"{self.address.url}: there is such a collection already; name another one")
+
     def create(self, dimension: int, properties: dict[str, str]) -> None:
         """Create it, empty."""
-        pymilvus = _pymilvus()
+        pymilvus = require_pymilvus()
         kinds, index = pymilvus.DataType, properties["recap.index"]
         schema = self._client.create_schema(auto_id=False, enable_dynamic_field=False)
         schema.add_field("id", kinds.INT64, is_primary=True)
@@ -134,10 +154,13 @@ class Collection:
         """Delete it with all captions."""
         self._call("drop_collection")
 
-    def open(self) -> dict[str, str]:
-        """Make it ready for searching, and return its properties."""
-        described = self._call("describe_collection")
+    def load(self) -> None:
+        """Make it ready for searching."""
         self._call("load_collection")
+
+    def properties(self) -> dict[str, str]:
+        """Return what is known about it as a whole."""
+        described = self._call("describe_collection")
         return {name: str(value) for name, value in dict(described.get("properties") or {}).items()}
 
     def set_properties(self, **values: str) -> None:
@@ -249,7 +272,8 @@ def _quoted(text: str) -> str:
     return f'"{text}"'
 
 
-def _pymilvus() -> Any:
+def require_pymilvus() -> Any:
+    """Return the library, or raise ``MissingExtraError``."""
     try:
         return import_module("pymilvus")
     except ImportError as error:

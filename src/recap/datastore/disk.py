@@ -13,7 +13,8 @@ A store that is searched on disk (format version 2) has its captions as Arrow, w
     sizes-00003.safetensors    how many captions each of its inverted lists holds
     lists-00003.bin            the lists, one after the other: codes of all its captions, then their ids
 
-New files get numbers that no file in the folder has, so nothing that is in use is ever overwritten.
+New files get numbers that no file in the folder has, so nothing that is in use is ever overwritten. Small segments at
+the end are written again together with what is new, so that many small commits do not make many files.
 """
 
 from __future__ import annotations
@@ -21,8 +22,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -35,14 +35,19 @@ from recap.datastore.base import Ids
 from recap.datastore.blocks import VectorBlocks
 from recap.datastore.manifest import FORMAT, MANIFEST, VERSION, Manifest, Removal, Segment, StoredFile, read_manifest
 from recap.datastore.matrix import map_matrix, write_matrix
+from recap.datastore.pending import delete_abandoned
 from recap.datastore.table import CaptionTable
 from recap.errors import PackError
 from recap.files import TEMPORARY_SUFFIX, atomic_write, exclusive, file_sha256, write_json
 from recap.types import Vectors
 
 LOCK = ".lock"
-PENDING = ".pending-"
-"""How the names of folders begin in which a store collects what it has not committed yet."""
+SMALL_SEGMENT = 16_384
+"""A segment of no more captions is joined with what comes after it, once that is half as much."""
+
+MANY_REMOVALS = 16
+"""So many files of removed ids are joined into one."""
+
 OURS = re.compile(r"(segment|removed|center|index|sizes|lists)-(\d+)\.(parquet|arrow|safetensors|faiss|bin)")
 
 
@@ -63,11 +68,18 @@ class Writer:
         self, manifest: Manifest, old: Manifest, table: CaptionTable, blocks: VectorBlocks, had: Ids
     ) -> Manifest:
         """Write what has come and gone since ``old``, which had the ids ``had``; return ``manifest`` with it."""
-        segments, removals = list(old.segments), list(old.removed)
-        first = int(np.searchsorted(table.ids, old.next_id))
+        segments, first = list(old.segments), int(np.searchsorted(table.ids, old.next_id))
+        joined = count_joined([segment.rows for segment in segments], len(table) - first)
+        if joined:
+            first_id = _read_table(self.folder / segments[-joined].captions.name, ["id"])["id"][0].as_py()
+            first = int(np.searchsorted(table.ids, first_id))
+            del segments[-joined:]
         if first < len(table):
             segments.append(self._segment(table, blocks, first))
         gone = np.setdiff1d(had, table.ids, assume_unique=True)
+        removals = list(old.removed)
+        if len(gone) and len(removals) >= MANY_REMOVALS:
+            gone, removals = np.union1d(read_removed(self.folder, old, False), gone), []
         if len(gone):
             removals.append(self.removal(gone))
         return replace(manifest, segments=tuple(segments), removed=tuple(removals))
@@ -101,11 +113,10 @@ class Writer:
         write_json(self.folder / MANIFEST, values)
         keep = {file.name for file in manifest.files}
         for path in self.folder.iterdir():
-            if path.name.startswith(PENDING):
-                shutil.rmtree(path, ignore_errors=True)
             leftover = path.name.startswith(".") and path.name.endswith(TEMPORARY_SUFFIX)
             if (OURS.fullmatch(path.name) or leftover) and path.name not in keep:
                 _try_to_delete(path)
+        delete_abandoned(self.folder)
         return manifest
 
     def _segment(self, table: CaptionTable, blocks: VectorBlocks, first: int) -> Segment:
@@ -129,6 +140,21 @@ class Writer:
         return StoredFile(name, path.stat().st_size, file_sha256(path))
 
 
+def count_joined(rows: Sequence[int], new: int) -> int:
+    """Return how many of the last segments, given by their rows, are to be written again with ``new`` captions.
+
+    What stays is more than twice as large as what follows it, or large: so there are few segments, and a caption is
+    written again only as many times as its segment doubles.
+    """
+    joined = 0
+    for size in reversed(rows):
+        if size > min(SMALL_SEGMENT, 2 * new):
+            break
+        new += size
+        joined += 1
+    return joined
+
+
 def write_vectors(path: Path, blocks: VectorBlocks, slots: Ids) -> None:
     """Write the vectors in ``slots``."""
     with atomic_write(path) as file:
@@ -146,18 +172,22 @@ def writing(folder: Path) -> Iterator[Writer]:
 
 def read_captions(folder: Path, segment: Segment, verify: bool) -> dict[str, Any]:
     """Return the columns of a segment by name."""
-    import pyarrow
-    import pyarrow.parquet
-
     path = segment.captions.check(folder, verify)
-    try:
-        table = pyarrow.parquet.read_table(path, columns=["id", "text", "source", "synthetic", "image_id"])
-    except (pyarrow.ArrowException, OSError) as error:
-        raise PackError(f"{path} is not a readable Parquet file of captions: {error}") from error
+    table = _read_table(path, ["id", "text", "source", "synthetic", "image_id"])
     if table.num_rows != segment.rows:
         raise PackError(f"{path} holds {table.num_rows} captions; the manifest promises {segment.rows}")
     columns = {name: table[name].to_pylist() for name in ("text", "source", "image_id")}
     return columns | {name: table[name].to_numpy() for name in ("id", "synthetic")}
+
+
+def _read_table(path: Path, columns: list[str]) -> Any:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        return pyarrow.parquet.read_table(path, columns=columns)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise PackError(f"{path} is not a readable Parquet file of captions: {error}") from error
 
 
 def read_vectors(folder: Path, segment: Segment, manifest: Manifest, verify: bool) -> npt.NDArray[Any]:

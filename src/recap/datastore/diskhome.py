@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
-import shutil
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,8 +13,9 @@ import numpy as np
 from recap.datastore import disk
 from recap.datastore.base import Ids, is_same_center
 from recap.datastore.index import RECALL_K, RECALL_QUERIES, DiskArguments, index_arguments
-from recap.datastore.manifest import DISK, MANIFEST, BuiltIndex, Manifest, Segment, read_manifest
+from recap.datastore.manifest import DISK, MANIFEST, BuiltIndex, Manifest, Removal, Segment, read_manifest
 from recap.datastore.parts import MappedPart, Parts
+from recap.datastore.pending import Pending
 from recap.errors import InputError, PackError
 from recap.files import link_or_copy
 
@@ -52,50 +50,55 @@ class DiskHome:
         found = DiskSearcher(self.parts, self._center, self._arguments)
         built = self.manifest.built
         if built is not None:
-            files = [self.folder / file.name for file in (built.trained, built.sizes, built.lists)]
-            found.lists = read_lists((files[0], files[1], files[2]), built.rows, built.next_id, built.recall)
+            files = [self.folder / file.name for file in built.files]
+            found.lists = read_lists(files, built.rows, built.next_id, built.recall)
         return found
 
     def pending(self) -> Path:
         """Return the folder of what is not committed yet; it goes when nobody uses these captions any more."""
         parts = self.parts
-        if parts.pending is None or not parts.pending.exists():
-            parts.pending = self.folder / f"{disk.PENDING}{secrets.token_hex(6)}"
-            parts.pending.mkdir()
-            weakref.finalize(parts, shutil.rmtree, parts.pending, ignore_errors=True)
-        return parts.pending
+        if parts.pending is None or not parts.pending.path.exists():
+            parts.pending = Pending(self.folder, parts)
+        return parts.pending.path
 
     def commit(self, searcher: DiskSearcher) -> None:
         """Make all segments, the removals, and the lists of ``searcher`` the store: old state or new, never between."""
         with self.locked() as writer:
-            gone = np.setdiff1d(self.parts.gone, self._gone, assume_unique=True)
             manifest = replace(
                 self.manifest,
                 next_id=self.parts.table.next_id,
                 index=searcher.arguments.as_dict(),
                 center=None if searcher.center is None else writer.center(searcher.center),
-                removed=self.manifest.removed + ((writer.removal(gone),) if len(gone) else ()),
-                segments=self.manifest.segments + self._adopted_segments(writer),
+                removed=self._removals(writer),
+                segments=self._adopted_segments(writer),
                 built=self._adopted_lists(writer, searcher),
             )
             self.manifest = writer.commit(manifest)
         self._gone, self._center = self.parts.gone, searcher.center
+        # lists of a store around another centre may still wait there
+        if self.parts.pending is not None and self.parts.pending.is_empty:
+            self.parts.pending.close()
 
     def is_all(self, searcher: DiskSearcher) -> bool:
         """Tell whether the files of the folder are all there is to the store, and hold nothing that has gone."""
-        parts, manifest, lists = self.parts, self.manifest, searcher.lists
-        new = len(parts.table) or len(parts.segments) > len(manifest.segments) or len(parts.gone)
-        lists_here = manifest.built is None if lists is None else lists.files[0].parent == self.folder
+        parts, manifest = self.parts, self.manifest
+        same = [part.captions for part in parts.segments] == list(self._listed())
+        new = len(parts.table) or len(parts.gone) or parts.table.next_id != manifest.next_id
         centred = is_same_center(searcher.center, self._center)
-        return not new and parts.table.next_id == manifest.next_id and lists_here and centred
+        return same and not new and self._are_committed(searcher.lists) and centred
 
     def copy_files(self, folder: Path) -> None:
         """Make a store in ``folder`` of the same files, which are never written to again."""
         with disk.writing(folder) as writer:
             if writer.found is not None:
                 raise InputError(f"{folder} holds a datastore already")
-            for file in self.manifest.files:
-                link_or_copy(self.folder / file.name, folder / file.name)
+            try:
+                for file in self.manifest.files:
+                    link_or_copy(self.folder / file.name, folder / file.name)
+            except FileNotFoundError as error:
+                raise self.changed() from error
+            if read_manifest(self.folder).generation != self.manifest.generation:
+                raise self.changed()
             writer.commit(self.manifest)
 
     @contextmanager
@@ -103,8 +106,12 @@ class DiskHome:
         """Yield a writer; ``PackError`` when another process has changed the folder."""
         with disk.writing(self.folder) as writer:
             if writer.found is None or writer.found.generation != self.manifest.generation:
-                raise PackError(f"{self.folder} was changed by another process since it was read; open it again")
+                raise self.changed()
             yield writer
+
+    def changed(self) -> PackError:
+        """Return what to raise when another process has changed the folder."""
+        return PackError(f"{self.folder} was changed by another process since it was read; open it again")
 
     def _open(self, verify: bool) -> None:
         folder, manifest = self.folder, self.manifest
@@ -116,31 +123,57 @@ class DiskHome:
             files = (segment.captions.check(folder, verify), segment.vectors.check(folder, verify))
             self.parts.segments.append(MappedPart(*files, segment.rows, manifest.dimension, manifest.dtype))
         self.parts.gone, self.parts.table.next_id = self._gone, manifest.next_id
-        for file in manifest.files:
+        for file in manifest.built.files if manifest.built is not None else ():
             file.check(folder, verify)
 
+    def _removals(self, writer: disk.Writer) -> tuple[Removal, ...]:
+        known, gone = self.manifest.removed, np.setdiff1d(self.parts.gone, self._gone, assume_unique=True)
+        # what was gone from segments that have been written again must not be marked any more
+        outdated = len(self._gone) + len(gone) > len(self.parts.gone)
+        if outdated or (len(gone) and len(known) >= disk.MANY_REMOVALS):
+            known, gone = (), self.parts.gone
+        return (*known, writer.removal(gone)) if len(gone) else known
+
+    def _listed(self) -> dict[Path, Segment]:
+        """Return the committed segments by where their captions are."""
+        return {self.folder / segment.captions.name: segment for segment in self.manifest.segments}
+
+    def _are_committed(self, lists: Lists | None) -> bool:
+        """Tell whether these lists, or None, are what the manifest says."""
+        built = self.manifest.built
+        if lists is None or built is None:
+            return lists is None and built is None
+        return lists.files[0] == self.folder / built.trained.name
+
     def _adopted_segments(self, writer: disk.Writer) -> tuple[Segment, ...]:
-        adopted = []
-        for part in self.parts.segments[len(self.manifest.segments) :]:
-            segment = Segment(len(part), writer.adopt(part.captions), writer.adopt(part.vectors))
-            part.moved(self.folder / segment.captions.name, self.folder / segment.vectors.name)
-            adopted.append(segment)
-            writer.next_number()
-        return tuple(adopted)
+        segments, listed = [], self._listed()
+        for part in self.parts.segments:
+            segment = listed.get(part.captions)
+            if segment is None:
+                # where each file is has to be known even if the next step fails, for another try
+                captions = writer.adopt(part.captions)
+                part.captions = self.folder / captions.name
+                vectors = writer.adopt(part.vectors)
+                part.vectors = self.folder / vectors.name
+                segment = Segment(len(part), captions, vectors)
+                writer.next_number()
+            segments.append(segment)
+        return tuple(segments)
 
     def _adopted_lists(self, writer: disk.Writer, searcher: DiskSearcher) -> BuiltIndex | None:
         lists: Lists | None = searcher.lists
-        if lists is None or lists.files[0].parent == self.folder:
+        if lists is None or self._are_committed(lists):
             return None if lists is None else self.manifest.built
-        trained, sizes, content = map(writer.adopt, lists.files)
-        paths = (self.folder / trained.name, self.folder / sizes.name, self.folder / content.name)
-        searcher.lists = replace(lists, files=paths)
+        stored = []
+        for number in range(len(lists.files)):
+            stored.append(writer.adopt(lists.files[number]))
+            lists.files[number] = self.folder / stored[-1].name
         return BuiltIndex(
             rows=lists.rows,
             next_id=lists.next_id,
-            trained=trained,
-            sizes=sizes,
-            lists=content,
+            trained=stored[0],
+            sizes=stored[1],
+            lists=stored[2],
             recall=lists.recall,
             recall_k=RECALL_K,
             recall_queries=RECALL_QUERIES,

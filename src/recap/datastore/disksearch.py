@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from recap.datastore.base import Excluded, Filters, Ids, SearchResult, centred, names
+from recap.datastore.base import Excluded, Filters, Ids, SearchResult, centred
 from recap.datastore.faiss import ExactIndex, faiss, search_lists, selector
 from recap.datastore.index import RECALL_K, RECALL_QUERIES, DiskArguments
 from recap.datastore.lists import ListBuilder, open_lists, save_trained, train
 from recap.datastore.matrix import write_matrix
 from recap.datastore.parts import Parts
-from recap.datastore.ranking import dot_products, rank
+from recap.datastore.ranking import SPARE, dot_products, left_out, rank, sifted
 from recap.files import atomic_write
 from recap.types import Vectors
 
-SPARE = 8
-"""So many more are asked for when queries leave images out; too few, and the query is asked again."""
+REMEMBERED = 4
+"""For so many filters it is kept which captions pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Lists:
     rows: int
     next_id: int
     """Captions of this id or above have come later."""
-    files: tuple[Path, Path, Path]
+    files: list[Path]
     """What was learnt, sizes, content."""
     recall: float = float("nan")
 
@@ -63,7 +63,8 @@ class DiskSearcher:
         self._version = -1
         """The parts' when ``_fresh`` was last equal to them; another searcher's captions may have come since."""
         self._lock = threading.Lock()
-        self._allowed = lru_cache(maxsize=4)(self._find_allowed)
+        self._remembered: dict[tuple[Filters, int], _Allowed] = {}
+        """Which captions pass, by filters and the parts' version."""
 
     def added(self, ids: Ids, rows: Vectors) -> None:
         """Take note that captions have just come."""
@@ -86,8 +87,14 @@ class DiskSearcher:
         """Whether lists should be made, or made anew because too much has come since."""
         if self.lists is None:
             return len(self._parts) >= self.arguments.minimum_rows
-        fresh = len(self._parts.table) + sum(len(s) for s in self._parts.segments if s.ids[-1] >= self.lists.next_id)
+        parts, first = [*(segment.ids for segment in self._parts.segments), self._parts.table.ids], self._first_fresh
+        fresh = sum(len(ids) - int(np.searchsorted(ids, first)) for ids in parts)
         return fresh > max(self.arguments.minimum_rows, self.lists.rows // 10)
+
+    def forget_lost_lists(self) -> None:
+        """Forget the lists if their files are gone: somebody has committed others for the same captions."""
+        if self.lists is not None and not all(file.exists() for file in self.lists.files):
+            self._use(None)
 
     def build(self, folder: Path) -> None:
         """Make the lists, in files in ``folder``, and measure how many of the nearest they find."""
@@ -96,30 +103,28 @@ class DiskSearcher:
         builder = ListBuilder(lists, folder)
         for ids, vectors in parts.stream():
             builder.add(ids, centred(vectors, self.center))
-        stem = f"{parts.table.next_id:012d}"
-        files = (folder / f"index-{stem}.faiss", folder / f"sizes-{stem}.safetensors", folder / f"lists-{stem}.bin")
+        stem = secrets.token_hex(4)
+        files = [folder / f"index-{stem}.faiss", folder / f"sizes-{stem}.safetensors", folder / f"lists-{stem}.bin"]
         sizes = builder.finish(files[2])
         save_trained(lists, files[0])
         _write_sizes(files[1], sizes)
         opened = open_lists(files[0], files[2], sizes)
-        self.lists = Lists(opened, rows, parts.table.next_id, files)
-        self._fresh = None
-        self._allowed.cache_clear()
+        self._use(Lists(opened, rows, parts.table.next_id, files))
         self.lists = Lists(opened, rows, parts.table.next_id, files, self._recall(rows))
 
     def search(self, queries: Vectors, k: int, filters: Filters, exclude: Excluded | None) -> SearchResult:
         """Return the ``k`` nearest among the captions that pass ``filters``, without those of the excluded images."""
         with self._lock:
             fresh = self._up_to_date()
-        allowed = self._allowed(filters, self._parts.version)
-        left_out = None if exclude is None else [frozenset(name for name in names(e or ()) if name) for e in exclude]
+            allowed = self._allowed(filters)
+        unwanted = left_out(exclude)
 
         def propose(asked: Vectors, count: int) -> tuple[Ids, Vectors]:
             return _best(count, *(self._in_lists(asked, count, allowed)), *fresh.search(asked, count, allowed.fresh))
 
         def rescore(numbers: npt.NDArray[np.intp], ids: Ids) -> Vectors:
-            if left_out is not None:
-                ids = self._sifted(ids, [left_out[number] for number in numbers])
+            if unwanted is not None:
+                ids = sifted(ids, [unwanted[number] for number in numbers], self._parts.image_ids)
             return dot_products(queries[numbers], ids, self.vectors)
 
         return rank(
@@ -128,7 +133,7 @@ class DiskSearcher:
             k,
             error=fresh.error if self.lists is None else float("inf"),
             available=allowed.in_lists + (len(fresh) if allowed.fresh is None else len(allowed.fresh)),
-            spare=SPARE if left_out is not None and any(left_out) else 0,
+            spare=0 if unwanted is None else SPARE,
             rescore=rescore,
         )
 
@@ -156,8 +161,19 @@ class DiskSearcher:
             selector=allowed.selector,
         )
 
-    def _find_allowed(self, filters: Filters, version: int) -> _Allowed:
-        """Return which captions pass; ``version`` is the parts', for which the answer is remembered."""
+    def _use(self, lists: Lists | None) -> None:
+        self.lists, self._fresh = lists, None
+        self._remembered.clear()
+
+    def _allowed(self, filters: Filters) -> _Allowed:
+        key = (filters, self._parts.version)
+        if key not in self._remembered:
+            if len(self._remembered) == REMEMBERED:
+                self._remembered.clear()
+            self._remembered[key] = self._find_allowed(filters)
+        return self._remembered[key]
+
+    def _find_allowed(self, filters: Filters) -> _Allowed:
         parts, first = self._parts, self._first_fresh
         passing = np.zeros(first, dtype=bool)
         fresh: list[Ids] = []
@@ -177,16 +193,6 @@ class DiskSearcher:
             selector=None if whole else selector(passing),
             fresh=None if filters == Filters() else np.concatenate(fresh),
         )
-
-    def _sifted(self, ids: Ids, excluded: list[frozenset[str]]) -> Ids:
-        """Return ``ids`` with -1 for the captions of the images each row leaves out."""
-        sifted = ids.copy()
-        for row, images in zip(sifted, excluded, strict=True):
-            if images:
-                there = np.flatnonzero(row >= 0)
-                owners = self._parts.image_ids(row[there])
-                row[there[[owner in images for owner in owners]]] = -1
-        return sifted
 
     def _sample(self, rows: int) -> Vectors:
         """Return centred vectors to learn from, gathered while all are read once."""
@@ -219,7 +225,7 @@ class DiskSearcher:
         return float((near >= best.D[:, -1:] - 1e-6).mean())
 
 
-def read_lists(files: tuple[Path, Path, Path], rows: int, next_id: int, recall: float) -> Lists:
+def read_lists(files: list[Path], rows: int, next_id: int, recall: float) -> Lists:
     """Return lists that were made before."""
     trained, sizes, content = files
     return Lists(open_lists(trained, content, _read_sizes(sizes)), rows, next_id, files, recall)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import threading
 from collections.abc import Iterator, Sequence
@@ -118,7 +117,8 @@ class DiskStore(MutableStore):
     def centred_by(self, center: npt.ArrayLike | None) -> DiskStore:
         """Return the same captions, searched around another centre; this store when the centre is its own.
 
-        Both share the captions: what one adds or removes the other finds. Commit them through one of the two.
+        Both share the captions: what one adds or removes the other finds, until one of them is compacted. Commit them
+        through one of the two; each writes its own centre and lists.
         """
         wanted = self._checked(center)
         if self._is_centred_by(wanted):
@@ -184,13 +184,6 @@ class DiskStore(MutableStore):
             known |= {f"recall@{RECALL_K} in per cent": round(100 * lists.recall, 2)}
         return known
 
-    def content_hash(self) -> str:
-        """Return what differs between stores with other captions, from the hashes of the files where that is all."""
-        if not self._home.is_all(self._searcher):
-            return super().content_hash()
-        files = (f"{segment.captions.sha256} {segment.vectors.sha256}" for segment in self._home.manifest.segments)
-        return hashlib.sha256(" ".join(files).encode()).hexdigest()
-
     def copy_to(self, folder: str | Path) -> None:
         """Write the whole store to ``folder``, and stay where it is."""
         folder = Path(folder).resolve()
@@ -214,6 +207,8 @@ class DiskStore(MutableStore):
 
     def commit(self) -> None:
         """Make the changes last: old state or new, whatever happens meanwhile."""
+        self._searcher.forget_lost_lists()
+        self._parts.recall_small()
         self._parts.spill(self._home.pending())
         self._build_if_needed()
         self._home.commit(self._searcher)
@@ -225,15 +220,27 @@ class DiskStore(MutableStore):
             self.copy_to(target)
 
     @contextmanager
-    def replaced_at(self, folder: str | Path) -> Iterator[None]:
-        """Let the block put a copy of this store in the place of ``folder``, which becomes its home if it was."""
-        folder = Path(folder).resolve()
-        if folder != self._home.folder:
+    def held_at(self, folder: str | Path) -> Iterator[None]:
+        """Keep other processes from writing to ``folder``, if it is the store's home, while the block runs."""
+        if Path(folder).resolve() != self._home.folder:
             yield
             return
         with self._home.locked():
             yield
-        self._enter(DiskHome(folder))
+
+    @contextmanager
+    def replaced_at(self, folder: str | Path) -> Iterator[None]:
+        """Let the block put a copy of this store in the place of ``folder``, which becomes its home if it was."""
+        with self.held_at(folder):
+            yield
+        if Path(folder).resolve() == self._home.folder:
+            self._enter(DiskHome(self._home.folder))
+
+    def _lines(self) -> Iterator[bytes]:
+        for segment in self._parts.segments:
+            yield from segment.lines(self._parts.alive(segment))
+        for row in self._parts.table:
+            yield row.line
 
     def _insert(
         self,
@@ -259,8 +266,13 @@ class DiskStore(MutableStore):
 
     def _build_if_needed(self) -> None:
         if self._searcher.outgrown:
-            self._parts.spill(self._home.pending())
-            self._searcher.build(self._home.pending())
+            folder = self._home.pending()
+            try:
+                self._parts.spill(folder)
+                self._searcher.build(folder)
+            except FileNotFoundError as error:
+                # the whole store was replaced, with all that waited in its folder
+                raise self._home.changed() from error
 
     def _enter(self, home: DiskHome) -> None:
         about = home.manifest

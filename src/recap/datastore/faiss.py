@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recap.datastore.base import Ids
-from recap.datastore.index import ApproximateArguments, VectorIndex
+from recap.datastore.index import ApproximateArguments, DiskArguments, VectorIndex
 from recap.datastore.ranking import dot_error
 from recap.types import Vectors
 
@@ -185,19 +185,8 @@ class ApproximateIndex(VectorIndex):
         """Train on ``sample`` when ``rows`` are enough for lists."""
         if rows < self._arguments.minimum_rows:
             return
-        coarse = faiss.IndexFlatIP(self._dimension)
-        lists = faiss.IndexIVFScalarQuantizer(
-            coarse,
-            self._dimension,
-            min(self._list_count(rows), len(sample)),
-            faiss.ScalarQuantizer.QT_fp16,
-            faiss.METRIC_INNER_PRODUCT,
-            False,
-        )
-        lists.cp.spherical = True
-        lists.cp.seed = self._arguments.seed
-        lists.cp.min_points_per_centroid = 1
-        lists.cp.max_points_per_centroid = self._arguments.sample_per_list
+        count = min(self._list_count(rows), len(sample))
+        lists = untrained_lists(self._dimension, count, faiss.ScalarQuantizer.QT_fp16, self._arguments)
         with _blas():
             lists.train(np.ascontiguousarray(sample))
         self._lists, self._small, self._trained_for = lists, None, rows
@@ -233,6 +222,25 @@ class ApproximateIndex(VectorIndex):
 
     def _list_count(self, rows: int) -> int:
         return self._arguments.lists or int(rows**0.5)
+
+
+def untrained_lists(
+    dimension: int,
+    count: int,
+    codes: int,
+    arguments: ApproximateArguments | DiskArguments,
+    *,
+    by_residual: bool = False,
+) -> Any:
+    """Return ``count`` inverted lists of ``codes`` (of a vector, or of its difference from the list's centre)."""
+    coarse = faiss.IndexFlatIP(dimension)
+    kind = faiss.METRIC_INNER_PRODUCT
+    lists = faiss.IndexIVFScalarQuantizer(coarse, dimension, count, codes, kind, by_residual)
+    lists.cp.spherical = True
+    lists.cp.seed = arguments.seed
+    lists.cp.min_points_per_centroid = 1
+    lists.cp.max_points_per_centroid = arguments.sample_per_list
+    return lists
 
 
 def search_lists(

@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from recap.datastore.base import Ids
-from recap.datastore.faiss import faiss
+from recap.datastore.faiss import faiss, untrained_lists
 from recap.datastore.index import DiskArguments
 from recap.errors import PackError
+from recap.files import atomic_write
 from recap.types import Vectors
 
 SHARD_BYTES = 192 << 20
@@ -29,18 +30,8 @@ RANGE_MARGIN = 0.2
 def train(sample: Vectors, rows: int, arguments: DiskArguments) -> Any:
     """Return empty lists for about ``rows`` vectors that look like ``sample``."""
     dimension = sample.shape[1]
-    lists = faiss.IndexIVFScalarQuantizer(
-        faiss.IndexFlatIP(dimension),
-        dimension,
-        min(arguments.list_count(rows), len(sample)),
-        faiss.ScalarQuantizer.QT_8bit,
-        faiss.METRIC_INNER_PRODUCT,
-        True,
-    )
-    lists.cp.spherical = True
-    lists.cp.seed = arguments.seed
-    lists.cp.min_points_per_centroid = 1
-    lists.cp.max_points_per_centroid = arguments.sample_per_list
+    count = min(arguments.list_count(rows), len(sample))
+    lists = untrained_lists(dimension, count, faiss.ScalarQuantizer.QT_8bit, arguments, by_residual=True)
     # numbers beyond those of the sample are cut off: leave some room for them
     lists.sq.rangestat = faiss.ScalarQuantizer.RS_minmax
     lists.sq.rangestat_arg = RANGE_MARGIN
@@ -77,7 +68,7 @@ class ListBuilder:
         """Write the file, and return how many vectors each list holds."""
         self._flush()
         sizes = np.zeros(self._lists.nlist, dtype=np.int64)
-        with path.open("wb") as file:
+        with atomic_write(path) as file:
             for number in range(self._lists.nlist):
                 parts = [np.empty(0, dtype=self._record), *(self._part(*shard, number) for shard in self._shards)]
                 records = np.concatenate(parts)
@@ -97,7 +88,7 @@ class ListBuilder:
         path = self._folder / f"shard-{len(self._shards):05d}"
         # stable, so that the captions of a list stay in the order of their ids
         order = np.argsort(numbers, kind="stable")
-        with path.open("wb") as file:
+        with atomic_write(path) as file:
             for start in range(0, len(order), 1 << 14):
                 file.write(records[order[start : start + (1 << 14)]].data)
         starts = np.searchsorted(numbers[order], np.arange(self._lists.nlist + 1))
@@ -110,7 +101,8 @@ class ListBuilder:
 
 def save_trained(lists: Any, path: Path) -> None:
     """Write what lists have learnt, without their content."""
-    faiss.write_index(lists, str(path))
+    with atomic_write(path) as file:
+        file.write(faiss.serialize_index(lists).data)
 
 
 def open_lists(trained: Path, path: Path, sizes: Ids) -> Any:

@@ -70,6 +70,11 @@ class BuiltIndex:
     recall_k: int
     recall_queries: int
 
+    @property
+    def files(self) -> list[StoredFile]:
+        """All files of the index."""
+        return [self.trained, self.sizes, self.lists]
+
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
@@ -98,7 +103,7 @@ class Manifest:
         """All files the store consists of."""
         files = [file for segment in self.segments for file in (segment.captions, segment.vectors)]
         files += [removal.ids for removal in self.removed]
-        files += [] if self.built is None else [self.built.trained, self.built.sizes, self.built.lists]
+        files += [] if self.built is None else self.built.files
         return files if self.center is None else [*files, self.center]
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from recap.datastore.base import CaptionRow, Excluded, Filters, Ids, Names, SearchResult, centred, names
+from recap.datastore.base import CaptionRow, Excluded, Filters, Ids, Names, SearchResult, centred
 from recap.datastore.collection import (
     LONGEST,
     MOST,
@@ -21,9 +21,11 @@ from recap.datastore.collection import (
     decode_center,
     encode_center,
     encode_names,
+    require_pymilvus,
 )
+from recap.datastore.milvussearch import search, stacked
 from recap.datastore.mutable import MutableStore
-from recap.datastore.ranking import dot_error, dot_products, rank
+from recap.datastore.ranking import left_out
 from recap.datastore.view import DatastoreView
 from recap.errors import InputError, PackError
 from recap.types import Vectors
@@ -33,30 +35,36 @@ FIELDS = ("text", "source", "synthetic", "image_id")
 GET = 1024
 """So many captions are fetched by id at a time."""
 
-SPARE = 8
-"""So many more are asked for when queries leave images out; too few, and the query is asked again."""
-
 
 class MilvusStore(MutableStore):
     """One collection of Milvus.
 
     Its vectors are centred when they are inserted, and the centre is kept with the collection: around another one it
     cannot be searched. What the text encoder made is found again from the centred vector and the centre. Changes
-    last at once; one process at a time may make them.
+    last at once; one process at a time may make them. What others have added is seen, and its ids are not given again;
+    but of two that add in the same moment, one may write over the other's captions.
     """
 
     def __init__(self, url: str) -> None:
         """Open a collection that is there."""
-        address = Address.parse(url)
-        if len(address.collections) != 1:
-            raise InputError(f"{url}: several collections are opened by open_store, as a view")
-        self._collection = Collection(address)
-        if not self._collection.exists():
+        address = Address.single(url)
+        collection = Collection(address)
+        if not collection.exists():
             raise PackError(f"{address.url}: there is no such collection")
-        known = self._collection.open()
+        if collection.is_unfinished():
+            raise PackError(
+                f"{address.url}: captions were being copied there, and that was not finished; do it again "
+                "(recap datastore move)"
+            )
+        self._open(collection)
+
+    def _open(self, collection: Collection) -> None:
+        known = collection.properties()
+        self.url = collection.address.url
         if known.get("recap.format") != FORMAT:
-            raise PackError(f"{address.url}: not a collection of captions that this recap knows")
-        self.url = address.url
+            raise PackError(f"{self.url}: not a collection of captions that this recap knows")
+        collection.load()
+        self._collection = collection
         self.dimension = int(known["recap.dimension"])
         self.encoder, self.fingerprint = known["recap.encoder"], known["recap.fingerprint"]
         self._index = known["recap.index"]
@@ -64,6 +72,7 @@ class MilvusStore(MutableStore):
         self._next_id = int(known["recap.next_id"])
         self._source_names: set[str] = set(json.loads(known["recap.sources"]))
         self._made = known.get("recap.made", "")
+        self._unfinished = bool(known.get("recap.unfinished"))
 
     @classmethod
     def create(
@@ -75,19 +84,21 @@ class MilvusStore(MutableStore):
         fingerprint: str = "",
         center: npt.ArrayLike | None = None,
         replace: bool = False,
+        unfinished: bool = False,
     ) -> MilvusStore:
-        """Make an empty collection; one of the same name is an error, unless it is to be replaced.
+        """Make an empty collection; one of the same name is an error, unless it is unfinished or to be replaced.
 
         The index is the one the address names: by default an exact one in a file, and the server's own choice on a
-        server.
+        server. ``unfinished`` is for a collection that is to be filled at one go: nobody else can open it until it is
+        committed.
         """
         if dimension < 1:
             raise InputError(f"a store needs a dimension of at least 1, not {dimension}")
-        address = Address.parse(url)
-        collection = Collection(address)
+        address = Address.single(url)
+        collection = Collection(address, new=True)
+        if not replace:
+            collection.require_free()
         if collection.exists():
-            if not replace:
-                raise InputError(f"{address.url}: there is such a collection already; name another one")
             collection.drop()
         properties = {
             "format": FORMAT,
@@ -99,9 +110,12 @@ class MilvusStore(MutableStore):
             "next_id": "0",
             "sources": "[]",
             "made": secrets.token_hex(8),
+            "unfinished": "1" if unfinished else "",
         }
         collection.create(dimension, {f"recap.{name}": value for name, value in properties.items()})
-        return cls(address.url)
+        store = cls.__new__(cls)
+        store._open(collection)
+        return store
 
     def __len__(self) -> int:
         return self._collection.count()
@@ -113,7 +127,8 @@ class MilvusStore(MutableStore):
 
     @property
     def next_id(self) -> int:
-        """The id that the next caption will have."""
+        """The id that the next caption will have; asked for each time, because others may have added some."""
+        self._refresh()
         return self._next_id
 
     @property
@@ -127,16 +142,14 @@ class MilvusStore(MutableStore):
         if self._is_centred_by(wanted):
             return
         if len(self):
-            raise InputError(
-                f"{self.url}: its captions are centred by another mean text vector and would have to be inserted anew; "
-                "copy them to another collection (recap datastore move)"
-            )
+            raise self._centred_otherwise()
         self._collection.set_properties(center=encode_center(wanted))
         self._center = wanted
 
     def centred_by(self, center: npt.ArrayLike | None) -> MilvusStore:
         """Return this store when the centre is its own; another one is an error."""
-        self.set_center(center)
+        if not self._is_centred_by(_usable(center, self.dimension)):
+            raise self._centred_otherwise()
         return self
 
     def remove(self, ids: npt.ArrayLike) -> int:
@@ -158,7 +171,7 @@ class MilvusStore(MutableStore):
         wanted = condition(Filters.of(source, None, synthetic), image_ids)
         found: list[int] = []
         fields = () if matching is None else ("text",)
-        for first in range(0, self._next_id if wanted is not None else 0, MOST):
+        for first in range(0, self.next_id if wanted is not None else 0, MOST):
             rows = self._collection.between(first, first + MOST, wanted or "", fields)
             found += [int(row["id"]) for row in rows if matching is None or matching.search(row["text"])]
         return np.array(found, dtype=np.int64)
@@ -173,7 +186,7 @@ class MilvusStore(MutableStore):
         """Return the centred unit vectors of captions, as they are searched."""
         wanted = np.asarray(ids, dtype=np.int64)
         found = self._collection.get(wanted, ("vector",), GET)
-        return self._stacked(found[id]["vector"] for id in wanted.tolist())
+        return stacked((found[id]["vector"] for id in wanted.tolist()), self.dimension)
 
     def raw_vectors(self, ids: npt.ArrayLike) -> Vectors:
         """Return the unit vectors of captions as the text encoder made them."""
@@ -181,6 +194,7 @@ class MilvusStore(MutableStore):
 
     def sources(self) -> dict[str, int]:
         """Return how many captions each source has."""
+        self._refresh()
         counts = {
             name: self._collection.count(condition(Filters(sources=frozenset([name]))) or "")
             for name in sorted(self._source_names)
@@ -197,7 +211,7 @@ class MilvusStore(MutableStore):
         No id is given twice in a collection: as long as it lives, the next id and the number of captions say which
         ones there are.
         """
-        return f"{self.url} {self._made} {self._next_id} {len(self)}"
+        return f"{self.url} {self._made} {self.next_id} {len(self)}"
 
     def copy_to(self, folder: str | Path) -> None:
         """Write all captions to ``folder`` as a store on disk."""
@@ -217,6 +231,9 @@ class MilvusStore(MutableStore):
     def commit(self) -> None:
         """Bring everything to the disk of the server."""
         self._collection.flush()
+        if self._unfinished:
+            self._collection.set_properties(unfinished="")
+            self._unfinished = False
 
     def compact(self) -> None:
         """Let the server get rid of removed captions."""
@@ -249,41 +266,29 @@ class MilvusStore(MutableStore):
         self._collection.set_properties(next_id=str(next_id), sources=encode_names(known))
         self._next_id, self._source_names = next_id, known
 
-    def _stacked(self, rows: Iterable[npt.ArrayLike]) -> Vectors:
-        return np.array(list(rows), dtype=np.float32).reshape(-1, self.dimension)
+    def _refresh(self) -> None:
+        known = self._collection.properties()
+        self._next_id = max(self._next_id, int(known["recap.next_id"]))
+        self._source_names |= set(json.loads(known["recap.sources"]))
+
+    def _centred_otherwise(self) -> InputError:
+        return InputError(
+            f"{self.url}: its captions are centred by another mean text vector and would have to be inserted anew; "
+            "copy them to another collection (recap datastore move)"
+        )
 
     def _search(self, queries: Vectors, k: int, filters: Filters, exclude: Excluded | None) -> SearchResult:
-        wanted = condition(filters)
-        left_out = None if exclude is None else [frozenset(n for n in names(entry or ()) if n) for entry in exclude]
-        seen: dict[int, tuple[Vectors, str]] = {}
+        found = search(self._collection, self._index, queries, k, condition(filters), left_out(exclude))
+        return SearchResult(*found)
 
-        def propose(asked: Vectors, count: int) -> tuple[Ids, Vectors]:
-            ids = np.full((len(asked), count), -1, dtype=np.int64)
-            similarities = np.full((len(asked), count), -np.inf, dtype=np.float32)
-            hits = self._collection.search(asked, count, wanted or "", self._index, ("vector", "image_id"))
-            for row, found in enumerate(hits):
-                for column, hit in enumerate(found):
-                    id, entity = int(hit["id"]), hit["entity"]
-                    ids[row, column], similarities[row, column] = id, hit["distance"]
-                    seen[id] = (np.asarray(entity["vector"], dtype=np.float32), entity["image_id"])
-            return ids, similarities
 
-        def rescore(numbers: npt.NDArray[np.intp], ids: Ids) -> Vectors:
-            kept = ids.copy()
-            for row, number in enumerate(numbers if left_out is not None else ()):
-                unwanted = left_out[number] if left_out is not None else frozenset()
-                kept[row, [id >= 0 and seen[id][1] in unwanted for id in ids[row].tolist()]] = -1
-            return dot_products(queries[numbers], kept, lambda part: self._stacked(seen[id][0] for id in part.tolist()))
-
-        return rank(
-            propose,
-            queries,
-            k,
-            error=dot_error(self.dimension) if self._index == "FLAT" else float("inf"),
-            available=MOST if wanted is not None else 0,
-            spare=SPARE if left_out is not None and any(left_out) else 0,
-            rescore=rescore,
-        )
+def check_free(url: str) -> None:
+    """Raise ``InputError`` unless a new collection can be made at this address; nothing is made."""
+    address = Address.single(url)
+    if address.embedded and not Path(address.server).exists():
+        require_pymilvus()
+    else:
+        Collection(address).require_free()
 
 
 def open_collections(url: str) -> MilvusStore | DatastoreView:

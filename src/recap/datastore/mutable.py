@@ -105,12 +105,21 @@ class MutableStore(ABC):
         """Write the whole store to ``folder``, and stay where it is."""
 
     @contextmanager
+    def held_at(self, folder: str | Path) -> Iterator[None]:
+        """Keep other processes from writing to ``folder``, if it is the store's home, while the block runs.
+
+        If one of them has done so before, unknown to this store, ``PackError`` is raised.
+        """
+        yield
+
+    @contextmanager
     def replaced_at(self, folder: str | Path) -> Iterator[None]:
         """Let the block put a copy of this store in the place of ``folder``, which becomes its home if it was.
 
-        Meanwhile no other process writes there; that one did so before, unknown to this store, raises ``PackError``.
+        Meanwhile the folder is held; see ``held_at``.
         """
-        yield
+        with self.held_at(folder):
+            yield
 
     @abstractmethod
     def commit(self) -> None:
@@ -145,15 +154,18 @@ class MutableStore(ABC):
         """Return the nearest of the captions that pass ``filters``, without those of the excluded images."""
 
     def __iter__(self) -> Iterator[CaptionRow]:
-        ids = self.ids
+        return self.walk(self.ids)
+
+    def walk(self, ids: Ids) -> Iterator[CaptionRow]:
+        """Yield captions by id without having all of them in memory at once."""
         for start in range(0, len(ids), BATCH):
             yield from self.rows(ids[start : start + BATCH])
 
     def content_hash(self) -> str:
-        """Return what differs between stores with other captions: here a hash of all of them."""
+        """Return a hash of ids and texts: the same for the same captions, wherever and in whatever files they are."""
         content = hashlib.sha256()
-        for row in self:
-            content.update(f"{row.id} {row.text}\n".encode(errors="surrogatepass"))
+        for lines in self._lines():
+            content.update(lines)
         return content.hexdigest()
 
     def add(
@@ -180,7 +192,7 @@ class MutableStore(ABC):
         blank = [row for row, text in enumerate(texts) if not text.strip()]
         if blank:
             raise InputError(f"captions must not be blank: rows {', '.join(map(str, blank[:5]))}")
-        ids = np.arange(self.next_id, self.next_id + count, dtype=np.int64)
+        ids = self.next_id + np.arange(count, dtype=np.int64)
         self._insert(ids, texts, rows, sources, flags, images)
         return ids
 
@@ -196,7 +208,7 @@ class MutableStore(ABC):
         """Append all captions of ``other``, and return the ids they have here."""
         require_same_encoder(self, other)
         theirs = other.ids
-        ours = np.arange(self.next_id, self.next_id + len(theirs), dtype=np.int64)
+        ours = self.next_id + np.arange(len(theirs), dtype=np.int64)
         self._insert_all(ours, other, theirs)
         return ours
 
@@ -280,6 +292,9 @@ class MutableStore(ABC):
     def ids_of_images(self, image_ids: Iterable[str]) -> list[Ids]:
         """Return for each image the ids of its captions."""
         return [self.find(image_ids=name) for name in image_ids]
+
+    def _lines(self) -> Iterator[bytes]:
+        return (row.line for row in self)
 
     def _raw_pieces(self, ids: Ids) -> Iterator[tuple[slice, Vectors]]:
         for start in range(0, len(ids), BATCH):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
 import re
+import secrets
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,9 @@ import numpy.typing as npt
 
 from recap.datastore.base import CaptionRow, Filters, Ids, Names, names
 from recap.datastore.blocks import STREAM_ROWS, VectorBlocks
-from recap.datastore.disk import arrow_table, write_vectors
+from recap.datastore.disk import arrow_table, count_joined, write_vectors
 from recap.datastore.matrix import map_matrix
+from recap.datastore.pending import Pending
 from recap.datastore.table import CaptionTable, Mask
 from recap.errors import InputError, PackError
 from recap.files import atomic_write
@@ -27,6 +30,7 @@ class MappedPart:
         import pyarrow
 
         self.captions = captions
+        """Where the file was put last; it may since have been deleted there, or another one have its name."""
         self.vectors = vectors
         self._matrix = map_matrix(vectors, "vectors", dtype, (rows, dimension))
         try:
@@ -39,10 +43,6 @@ class MappedPart:
 
     def __len__(self) -> int:
         return len(self.ids)
-
-    def moved(self, captions: Path, vectors: Path) -> None:
-        """Take note that the files have other names now."""
-        self.captions, self.vectors = captions, vectors
 
     def rows(self, positions: npt.NDArray[np.intp]) -> list[CaptionRow]:
         """Return captions by place."""
@@ -60,14 +60,12 @@ class MappedPart:
         return _unit(self._matrix[positions])
 
     def stream(self) -> Iterator[tuple[slice, Vectors]]:
-        """Yield all unit rows in pieces. They are read, not mapped, so that they leave memory again at once."""
-        count, dimension = self._matrix.shape
-        with self.vectors.open("rb") as file:
-            file.seek(self.vectors.stat().st_size - count * dimension * self._matrix.dtype.itemsize)
-            for start in range(0, count, STREAM_ROWS):
-                rows = min(STREAM_ROWS, count - start)
-                flat = np.fromfile(file, dtype=self._matrix.dtype, count=rows * dimension)
-                yield slice(start, start + rows), _unit(flat.reshape(rows, dimension))
+        """Yield all unit rows in pieces, and let each leave memory again at once."""
+        for start in range(0, len(self), STREAM_ROWS):
+            piece = slice(start, min(start + STREAM_ROWS, len(self)))
+            rows = _unit(self._matrix[piece])
+            _let_go(self._matrix)
+            yield piece, rows
 
     def mask(self, filters: Filters, image_ids: Names | None = None) -> Mask | None:
         """Return which captions pass; None when there is nothing to pass."""
@@ -102,6 +100,25 @@ class MappedPart:
         counts = np.bincount(codes if alive is None else codes[alive], minlength=len(column.dictionary))
         return dict(zip(column.dictionary.to_pylist(), counts.tolist(), strict=True))
 
+    def lines(self, alive: Mask) -> Iterator[bytes]:
+        """Yield the captions that are left, many at a time, as lines of id and text."""
+        import pyarrow
+        from pyarrow import compute
+
+        space, end, nothing = (pyarrow.scalar(text, pyarrow.large_string()) for text in (" ", "\n", ""))
+        for start in range(0, len(self), STREAM_ROWS):
+            places = start + np.flatnonzero(alive[start : start + STREAM_ROWS])
+            texts, ids = self._batch["text"].take(places), self._batch["id"].take(places).cast("large_string")
+            both = compute.binary_join_element_wise(ids, texts, space)
+            lines = compute.binary_join_element_wise(both, nothing, end)
+            yield lines.buffers()[2].to_pybytes() if len(lines) else b""
+
+    def copy_into(self, table: CaptionTable, blocks: VectorBlocks, alive: Mask) -> None:
+        """Append the captions that are left, to the bit as they are here."""
+        columns = self._batch.take(np.flatnonzero(alive)).to_pydict()
+        fields = (columns[name] for name in ("text", "source", "synthetic", "image_id"))
+        table.extend(self.ids[alive], blocks.append(np.array(self._matrix[alive])), *fields)
+
     def _of_sources(self, wanted: frozenset[str]) -> Mask:
         column = self._batch["source"]
         chosen = np.array([name in wanted for name in column.dictionary.to_pylist()], dtype=bool)
@@ -123,8 +140,8 @@ class Parts:
         self.blocks = VectorBlocks(dimension, dtype)
         self.version = 0
         """Grows with every change of which captions there are."""
-        self.pending: Path | None = None
-        """Where segments lie that belong to no committed store yet."""
+        self.pending: Pending | None = None
+        """The folder of segments that belong to no committed store yet."""
 
     def __len__(self) -> int:
         return sum(map(len, self.segments)) - len(self.gone) + len(self.table)
@@ -167,13 +184,28 @@ class Parts:
         self.table.keep(~np.isin(self.table.ids, ids[first:]))
         self.version += 1
 
+    def recall_small(self) -> None:
+        """Take small segments at the end back into memory if they are to be written again with what is there."""
+        joined = count_joined([len(segment) for segment in self.segments], len(self.table))
+        if not joined:
+            return
+        table, blocks, new = CaptionTable(), VectorBlocks(self.dimension, self.dtype), self.table
+        for segment in self.segments[-joined:]:
+            segment.copy_into(table, blocks, self.alive(segment))
+        slots = np.concatenate([blocks.append(rows) for rows in self.blocks.stream_stored(new.slots)])
+        table.extend(new.ids, slots, new.texts, new.sources.values(), new.synthetic, new.image_ids.values())
+        table.next_id = new.next_id
+        self.gone = self.gone[self.gone < self.segments[-joined].ids[0]]
+        self.table, self.blocks = table, blocks
+        del self.segments[-joined:]
+
     def spill(self, folder: Path) -> None:
         """Turn the captions in memory into a segment in ``folder``."""
         import pyarrow
 
         if not len(self.table):
             return
-        stem = f"segment-{len(self.segments):05d}"
+        stem = f"segment-{secrets.token_hex(4)}"
         captions, vectors = folder / f"{stem}.arrow", folder / f"{stem}.safetensors"
         columns = arrow_table(self.table, 0, coded=True).combine_chunks()
         ipc: Any = pyarrow.ipc
@@ -260,6 +292,13 @@ class Parts:
         if not there.all():
             raise InputError(f"no caption has the id {wanted[~there].flat[0]}")
         return places
+
+
+def _let_go(matrix: npt.NDArray[Any]) -> None:
+    """Give the pages of a mapped matrix back to the system, where it takes them."""
+    mapping = getattr(matrix, "_mmap", None)
+    if mapping is not None and hasattr(mmap, "MADV_DONTNEED"):
+        mapping.madvise(mmap.MADV_DONTNEED)
 
 
 def _unit(rows: npt.NDArray[Any]) -> Vectors:

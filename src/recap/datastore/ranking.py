@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from recap.datastore.base import Ids, SearchResult
+from recap.datastore.base import Excluded, Ids, SearchResult, names
 from recap.types import Vectors
 
 GATHER_NUMBERS = 8_000_000
 """How many numbers of proposed vectors are held at a time."""
+
+SPARE = 8
+"""So many more are asked for when queries leave images out; too few, and the query is asked again."""
 
 
 def rank(
@@ -68,6 +72,22 @@ def dot_products(queries: Vectors, ids: Ids, vectors: Callable[[Ids], Vectors]) 
         asked = queries[start : start + step].astype(np.float64)[row]
         similarities[start + row, column] = np.einsum("nd,nd->n", asked, rows)
     return similarities
+
+
+def left_out(exclude: Excluded | None) -> list[frozenset[str]] | None:
+    """Return the images that each query leaves out; None when none of them leaves out any."""
+    images = [frozenset(name for name in names(entry or ()) if name) for entry in exclude or ()]
+    return images if any(images) else None
+
+
+def sifted(ids: Ids, excluded: Sequence[frozenset[Any]], images_of: Callable[[Ids], npt.NDArray[Any]]) -> Ids:
+    """Return ``ids`` with -1 for the captions of the images that each row leaves out."""
+    kept = ids.copy()
+    for row, images in zip(kept, excluded, strict=True):
+        if images:
+            there = np.flatnonzero(row >= 0)
+            row[there[[image in images for image in images_of(row[there]).tolist()]]] = -1
+    return kept
 
 
 def dot_error(dimension: int, *, half: bool = False) -> float:

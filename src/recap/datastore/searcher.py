@@ -10,7 +10,7 @@ import numpy.typing as npt
 from recap.datastore.base import Excluded, Ids, SearchResult, centred, names
 from recap.datastore.blocks import VectorBlocks
 from recap.datastore.index import IndexArguments, VectorIndex
-from recap.datastore.ranking import dot_products, rank
+from recap.datastore.ranking import dot_products, rank, sifted
 from recap.datastore.table import CaptionTable, Codes, Mask
 from recap.types import Vectors
 
@@ -75,9 +75,11 @@ class Searcher:
     def _ranked(
         self, queries: Vectors, k: int, mask: Mask | None, excluded: list[Codes] | None = None, spare: int = 0
     ) -> SearchResult:
+        left_out = None if excluded is None else [frozenset(codes.tolist()) for codes in excluded]
+
         def rescore(numbers: npt.NDArray[np.intp], ids: Ids) -> Vectors:
-            if spare and excluded is not None:
-                ids = self._sifted(ids, [excluded[number] for number in numbers])
+            if spare and left_out is not None:
+                ids = sifted(ids, [left_out[number] for number in numbers], self._images)
             return dot_products(queries[numbers], ids, self.vectors)
 
         allowed = None if mask is None else self._table.ids[mask]
@@ -93,14 +95,8 @@ class Searcher:
             rescore=rescore,
         )
 
-    def _sifted(self, ids: Ids, excluded: list[Codes]) -> Ids:
-        """Return ``ids`` with -1 for the captions of the images each row leaves out."""
-        sifted = ids.copy()
-        for row, codes in zip(sifted, excluded, strict=True):
-            there = np.flatnonzero(row >= 0)
-            images = self._table.image_ids.codes[self._table.positions(row[there])]
-            row[there[np.isin(images, codes)]] = -1
-        return sifted
+    def _images(self, ids: Ids) -> Codes:
+        return self._table.image_ids.codes[self._table.positions(ids)]
 
     def _built(self) -> VectorIndex:
         with self._lock:

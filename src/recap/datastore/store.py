@@ -174,8 +174,8 @@ class Datastore(MutableStore):
             self._write(folder, whole=True)
 
     @contextmanager
-    def replaced_at(self, folder: str | Path) -> Iterator[None]:
-        """Let the block put a copy of this store in the place of ``folder``, which becomes its home if it was."""
+    def held_at(self, folder: str | Path) -> Iterator[None]:
+        """Keep other processes from writing to ``folder``, if it is the store's home, while the block runs."""
         folder = Path(folder).resolve()
         if self._home is None or self._home.folder != folder:
             yield
@@ -183,7 +183,15 @@ class Datastore(MutableStore):
         with disk.writing(folder) as writer:
             self._check_unchanged(writer, self._home)
             yield
-        self._home = _Home(folder, read_manifest(folder), self._table.ids)
+
+    @contextmanager
+    def replaced_at(self, folder: str | Path) -> Iterator[None]:
+        """Let the block put a copy of this store in the place of ``folder``, which becomes its home if it was."""
+        with self.held_at(folder):
+            yield
+        folder = Path(folder).resolve()
+        if self._home is not None and self._home.folder == folder:
+            self._home = _Home(folder, read_manifest(folder), self._table.ids)
 
     def commit(self) -> None:
         """Save to the folder the store came from or went to last."""

@@ -38,6 +38,10 @@ class Labels:
         chosen[self.find(names(values))] = True
         return chosen[self.codes]
 
+    def values(self) -> list[str]:
+        """Return the value of each row."""
+        return [self.names[code] for code in self.codes.tolist()]
+
     def counts(self) -> npt.NDArray[np.int64]:
         """Return the number of rows of each name."""
         return np.bincount(self.codes, minlength=len(self.names)).astype(np.int64)

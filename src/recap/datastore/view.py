@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from recap.datastore.base import CaptionRow, Ids, SearchResult, is_same_center, require_same_encoder
 from recap.datastore.diskstore import DiskStore
-from recap.datastore.mutable import MutableStore
+from recap.datastore.mutable import BATCH, MutableStore
 from recap.datastore.store import Datastore
 from recap.errors import InputError
 from recap.types import Evidence, Vectors
@@ -65,6 +65,11 @@ class DatastoreView:
             found.update(zip(places.tolist(), store.rows(local), strict=True))
         return [replace(found[place], id=int(id)) for place, id in enumerate(wanted)]
 
+    def walk(self, ids: Ids) -> Iterator[CaptionRow]:
+        """Yield captions by id without having all of them in memory at once."""
+        for start in range(0, len(ids), BATCH):
+            yield from self.rows(ids[start : start + BATCH])
+
     def facts(self) -> dict[str, str | int | float]:
         """Return what there is to know about the first of the stores, and how many there are."""
         return {**self.stores[0].facts(), "stores": len(self.stores)}
@@ -76,7 +81,7 @@ class DatastoreView:
 
     def centred_by(self, center: npt.ArrayLike | None) -> DatastoreView:
         """Return a view of the same captions, searched around another centre."""
-        return DatastoreView([store.centred_by(center) for store in self.stores])
+        return DatastoreView([store.centred_by(center) for store in self.stores], url=self.url)
 
     def copy_to(self, folder: str | Path) -> None:
         """Write the captions of all stores to ``folder`` as one store."""

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from recap import pack
 from recap.alignment import LinearAlignment
 from recap.datasets import Sentence
-from recap.datastore import Datastore, DatastoreView, DiskStore, MutableStore, disk
+from recap.datastore import Datastore, DatastoreView, DiskStore, MutableStore
 from recap.datastore.index import index_arguments
 from recap.datastore.location import MILVUS
 from recap.datastore.manifest import DISK
@@ -31,11 +31,11 @@ MakeStore = Callable[[TextEncoder], MutableStore | None]
 
 
 def check_place(where: str) -> None:
-    """Raise ``InputError`` unless captions can be kept in such a place; see ``move``."""
+    """Raise ``InputError`` unless captions can be moved to such a place; see ``move``."""
     if where.startswith(MILVUS):
-        from recap.datastore.collection import Address
+        from recap.datastore.milvus import check_free
 
-        Address.parse(where)
+        check_free(where)
     else:
         index_arguments(where)
 
@@ -134,29 +134,37 @@ def move(folder: Path, where: str) -> None:
 
     ``where`` is a kind of index in memory (flat, half, approximate), ``disk``, or the address of a database such as
     ``milvus:./captions.db``. They keep their ids. What was in the pack goes; what was in a database stays there.
+    Meanwhile no other process can change captions that are in the pack. After a crash they are where they were, and
+    the same command starts anew.
     """
     check_place(where)
     old = pack.read_datastore(folder)
     if isinstance(old, DatastoreView):
         raise PackError(f"{folder}: its captions are in several collections; copy them with DatastoreView.copy_to")
-    config, inside = pack.read_config(folder), folder / pack.DATASTORE
+    inside = folder / pack.DATASTORE
     about: dict[str, Any] = {
         "encoder": old.encoder,
         "fingerprint": old.fingerprint,
         "center": LinearAlignment.load(folder / pack.ALIGNMENT).text_mean_,
     }
-    if where.startswith(MILVUS):
-        from recap.datastore.milvus import MilvusStore
+    with old.held_at(inside):
+        config = {name: value for name, value in pack.read_config(folder).items() if name != "datastore"}
+        if where.startswith(MILVUS):
+            write_json(folder / pack.CONFIG, {**config, "datastore": _write_to_database(old, where, about)})
+            shutil.rmtree(inside, ignore_errors=True)
+        else:
+            with atomic_folder(inside) as target:
+                _write(old, where, target, about)
+            write_json(folder / pack.CONFIG, config)
 
-        new = MilvusStore.create(where, old.dimension, **about)
-        new.take_over(old)
-        new.commit()
-        write_json(folder / pack.CONFIG, {**config, "datastore": new.url})
-        shutil.rmtree(inside, ignore_errors=True)
-        return
-    with disk.writing(inside), atomic_folder(inside) as target:
-        _write(old, where, target, about)
-    write_json(folder / pack.CONFIG, {name: value for name, value in config.items() if name != "datastore"})
+
+def _write_to_database(old: MutableStore, where: str, about: dict[str, Any]) -> str:
+    from recap.datastore.milvus import MilvusStore
+
+    new = MilvusStore.create(where, old.dimension, unfinished=True, **about)
+    new.take_over(old)
+    new.commit()
+    return new.url
 
 
 def _write(old: MutableStore, where: str, target: Path, about: dict[str, Any]) -> None:
@@ -175,5 +183,5 @@ def _there(store: MutableStore, rows: Sequence[Sentence]) -> set[tuple[str, str,
     """Return which captions of the store could be meant by ``rows``, by text, source and image."""
     candidates = store.find(source={row.source for row in rows})
     wanted = {row.text for row in rows}
-    found = (row for row in store.rows(candidates) if row.text in wanted)
+    found = (row for row in store.walk(candidates) if row.text in wanted)
     return {(row.text, row.source, row.image_id) for row in found}

@@ -61,6 +61,11 @@ class _Parts:
         return statistics
 
     @property
+    def place(self) -> str:
+        """Where the captions are."""
+        return str(self.config.get("datastore") or self.folder / pack.DATASTORE)
+
+    @property
     def datastore(self) -> MutableStore | DatastoreView:
         store: MutableStore | DatastoreView
         store = self._get("store", lambda: pack.read_datastore(self.folder, verify=True))
@@ -152,27 +157,28 @@ def _agreement(parts: _Parts) -> str:
 
 
 def _datastore(parts: _Parts) -> str:
-    folder, store = parts.folder / pack.DATASTORE, parts.datastore
+    place, store, mean = parts.place, parts.datastore, parts.alignment.text_mean_
     if not len(store):
-        raise PackError(f"{folder} is empty: there is nothing to retrieve")
+        raise PackError(f"{place} is empty: there is nothing to retrieve")
     if store.fingerprint != parts.config["text_fingerprint"]:
-        raise PackError(f"{folder}: its vectors were made by another text encoder than the pack's")
-    if store.dimension != len(parts.alignment.text_mean_):
-        raise PackError(f"{folder}: {store.dimension} dimensions, where the map has {len(parts.alignment.text_mean_)}")
+        raise PackError(f"{place}: its vectors were made by another text encoder than the pack's")
+    if store.dimension != len(mean):
+        raise PackError(f"{place}: {store.dimension} dimensions, where the map has {len(mean)}")
     if len(np.unique(store.ids)) != len(store):
-        raise PackError(f"{folder}: some ids occur twice")
+        raise PackError(f"{place}: some ids occur twice")
+    store.centred_by(mean)  # raises where captions are centred for good, and by another mean
     return f"{len(store):,} captions of {len(store.sources())} sources"
 
 
 def _vectors(parts: _Parts) -> str:
-    folder, store = parts.folder / pack.DATASTORE, parts.datastore
+    store = parts.datastore
     known = store.ids
     for start in range(0, len(store), BLOCK):
         ids = known[start : start + BLOCK]
         rows = store.raw_vectors(ids)
         wrong = np.flatnonzero(~(np.abs(np.linalg.norm(rows, axis=1) - 1) <= UNIT_TOLERANCE))
         if len(wrong):
-            raise PackError(f"{folder}: the vector of caption {ids[wrong[0]]} is not of unit length")
+            raise PackError(f"{parts.place}: the vector of caption {ids[wrong[0]]} is not of unit length")
     return "all finite and of unit length"
 
 
