@@ -4,7 +4,8 @@
 
 FLICKR8K holds images/, captions.token.txt and test.txt. The nodes are processes of this machine with one core each.
 Every command runs once without and once with ``--ray``; a node dies by SIGKILL when a third of the shards or captions
-is there, and another one joins before the next command. The exit code is 1 if anything is missing or differs.
+is there, and another one joins before the next command. The exit code is 1 if anything is missing or differs, or if a
+command ended before its node was killed. FOLDER must be new or empty.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from recap.datasets import read_flickr8k
 from recap.datastore import Datastore
 from recap.distributed.shards import VectorFolder, read_shard
 
+COMMANDS = 3
 MEMORY = 300_000_000
 """Bytes of the object store of a node."""
 
@@ -42,6 +44,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         work = arguments.work or Path(folder)
         work.mkdir(parents=True, exist_ok=True)
+        if any(work.iterdir()):
+            sys.exit(f"{work} is not empty: what is there already would not be done again")
         pairs = write_pairs(arguments.data, arguments.pictures, work / "pairs.jsonl")
         calm, disturbed = work / "calm", work / "disturbed"
         run_all(pairs, calm, arguments.lm, None)
@@ -50,7 +54,8 @@ def main() -> None:
             run_all(pairs, disturbed, arguments.lm, nodes)
         finally:
             nodes.close()
-        sys.exit(not compare(calm, disturbed, arguments.pictures))
+        print(f"commands that lost a node: {nodes.killed} of {COMMANDS}")
+        sys.exit(not (compare(calm, disturbed, arguments.pictures) and nodes.killed == COMMANDS))
 
 
 class Nodes:
@@ -63,6 +68,7 @@ class Nodes:
         self._cluster: Any = Cluster(initialize_head=True, head_node_args=head)
         self._second: Any = None
         self.address: str = self._cluster.address
+        self.killed = 0
 
     def join(self) -> None:
         """Let the second node join, unless it is there."""
@@ -73,6 +79,7 @@ class Nodes:
         """Kill the second node with all it was doing."""
         self._cluster.remove_node(self._second, allow_graceful=False)
         self._second = None
+        self.killed += 1
 
     def close(self) -> None:
         """End the cluster."""
