@@ -137,11 +137,11 @@ def kill_when(nodes: Nodes, done: Callable[[], int], wanted: int, process: subpr
 
 
 def busy() -> bool:
-    """Tell whether a worker of Ray is at work on statistics."""
+    """Tell whether a worker of Ray is at work on keys or statistics of shards."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                if (entry / "cmdline").read_bytes().startswith(b"ray::leaf_statistics"):
+                if (entry / "cmdline").read_bytes().startswith((b"ray::MapWorker", b"ray::leaf_statistics")):
                     return True
             except OSError:
                 continue
