@@ -127,3 +127,14 @@ def test_find_pictures_by_path_name_stem_or_number(tmp_path: Path):
     assert names == ["deep/a.jpg", "a.png", "COCO_val2014_000000000042.jpg", "deep/a.jpg", None]
     with pytest.raises(InputError, match="no such folder"):
         find_pictures(["a"], tmp_path / "gone")
+
+
+def test_what_recap_caption_writes_can_be_judged(tmp_path: Path):
+    for suffix, content in (
+        (".jsonl", '{"path": "photos/cat.jpg", "caption": "a cat", "score": 0.4}\n'),
+        (".csv", "path,caption,score\nphotos/cat.jpg,a cat,0.4\n"),
+    ):
+        file = tmp_path / f"captions{suffix}"
+        file.write_text(content)
+        assert read_candidates(file) == {"photos/cat.jpg": "a cat"}
+    assert match(read_candidates(tmp_path / "captions.csv"), {"cat": ["one cat"]}).ids == ("cat",)

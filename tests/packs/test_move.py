@@ -140,7 +140,7 @@ def test_a_database_centred_otherwise_is_no_sound_pack(folder, address):
 def test_the_command_and_what_info_says(folder):
     done = CliRunner().invoke(cli, ["datastore", "move", str(folder), "disk"])
     assert done.exit_code == 0, done.output
-    assert "search: disk" in done.stderr
+    assert "captions moved to disk\nsearch: disk" in done.stderr
     listed = CliRunner().invoke(cli, ["datastore", "list", str(folder), "--limit", "1"])
     assert listed.stdout.startswith("0\twalls\t")
     facts = json.loads(CliRunner().invoke(cli, ["pack", "info", str(folder), "--json"]).stdout)

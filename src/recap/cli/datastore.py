@@ -137,12 +137,17 @@ def move(pack: Path, where: str) -> None:
     WHERE is flat, half or approximate (searched in memory), disk (in the pack, for more captions than fit into memory),
     or the address of a database: milvus:./captions.db, or milvus:http://host:19530?collection=NAME.
     """
-    from recap.pack import read_datastore
+    from recap.pack import read_config, read_datastore
     from recap.packs.captions import move as moved
 
+    before = read_config(pack).get("datastore")
     moved(pack, where)
-    for name, value in read_datastore(pack).facts().items():
+    store = read_datastore(pack)
+    click.echo(f"{pack}: {len(store):,} captions moved to {where}", err=True)
+    for name, value in store.facts().items():
         click.echo(f"{name}: {value}", err=True)
+    if before:
+        click.echo(f"those in {before} are still there; delete them if no other pack needs them", err=True)
 
 
 def load(pack: Path) -> MutableStore | DatastoreView:

@@ -86,6 +86,8 @@ def fit(pairs: str | None, out: Path | None, update: str | None, forget: str | N
     started, where = time.perf_counter(), given.pop("datastore")
     if where is not None:
         check_place(where)
+    if update is None and target.exists() and any(target.iterdir()):
+        click.echo(f"{target}: the pack that is there will be replaced; --update {target} would add to it", err=True)
     if forget is not None and update is not None:
         withdraw(update, forget, pairs, target, **given)
     elif pairs is not None:
@@ -293,9 +295,11 @@ def finish(captioner: ReCap, target: Path, report: Path | None, started: float, 
     for name in ("cider_d", "i2t_r1", "t2i_r1"):
         if name in captioner.about.numbers:
             click.echo(f"validation {name}: {captioner.about.numbers[name]:.1f}", err=True)
+    known = told.pictures if captioner.pictures is None else len(captioner.pictures)
+    added = f"{told.pictures:,} pictures added; " if known > told.pictures else ""
     click.echo(
-        f"{target}: {captioner.alignment.method} fitted on {captioner.statistics.pairs:,.0f} pairs of "
-        f"{told.pictures:,} pictures in {time.perf_counter() - started:.1f} s",
+        f"{target}: {added}{captioner.alignment.method} fitted on {captioner.statistics.pairs:,.0f} pairs of "
+        f"{known:,} pictures in {time.perf_counter() - started:.1f} s",
         err=True,
     )
     if told.broken:

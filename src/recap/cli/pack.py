@@ -28,7 +28,7 @@ def info(name: str, as_json: bool) -> None:
         return
     for key, value in facts.items():
         if isinstance(value, dict):
-            click.echo(f"{key}:")
+            click.echo(f"{key}:{'' if value else ' none'}")
             for inner, figure in value.items():
                 click.echo(f"  {inner or 'unnamed'}: {_shown(figure)}")
         else:
@@ -37,7 +37,7 @@ def info(name: str, as_json: bool) -> None:
 
 def describe(name: str) -> dict[str, Any]:
     """Return the facts about a pack as plain values; nothing heavy is loaded."""
-    from recap.pack import find, read_config, read_datastore, read_facts
+    from recap.pack import BUILTIN, CONFIDENCE, find, read_config, read_datastore, read_facts
     from recap.packs.pictures import Pictures
 
     folder = find(name, progress=True)
@@ -57,6 +57,7 @@ def describe(name: str) -> dict[str, Any]:
         "sources": dict(facts.sources),
         "language": facts.settings.language,
         "language model": facts.language_model,
+        "confidence": "fitted" if name == BUILTIN or (folder / CONFIDENCE).exists() else "not fitted",
         "settings": {
             "k": facts.settings.k,
             "pool": facts.settings.pool,
@@ -162,4 +163,6 @@ def _shown(value: Any) -> str:
         return "not known"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
     return f"{value:,.1f}".removesuffix(".0") if isinstance(value, float) else str(value)

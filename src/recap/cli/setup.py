@@ -21,4 +21,5 @@ def setup(large: bool, language_model: bool, captions: int | None) -> None:
 
     for asset in ("tinyvit", *(["dinov2"] if large else []), *(["smollm2"] if language_model else [])):
         click.echo(f"{asset}: {fetch(asset)}", err=True)
+    click.echo("builtin: embedding captions, a few minutes the first time", err=True)
     click.echo(f"builtin: {builtin_pack(captions=captions, progress=True)}", err=True)

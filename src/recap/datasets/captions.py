@@ -22,7 +22,7 @@ from recap.datasets.text import parse_json, read_lines, read_table, read_text
 from recap.errors import InputError, RecapWarning
 from recap.types import ImageLike
 
-ID_FIELDS = ("image_id", "id", "image", "file_name", "filename")
+ID_FIELDS = ("image_id", "id", "image", "file_name", "filename", "path")
 CAPTION_FIELDS = ("caption", "captions", "references")
 SHOWN = 3
 """So many ids are named in a message."""

@@ -157,7 +157,7 @@ def new_figure(width: float, height: float) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise MissingExtraError("figures", "experiments") from error
+        raise MissingExtraError("drawing figures", "experiments") from error
     return Figure(figsize=(width, height), layout="constrained")
 
 
