@@ -25,6 +25,10 @@ REMEMBERED = 4
 """For so many filters it is kept which captions pass."""
 
 
+FEW = 8
+"""When recall is measured so many queries are asked at a time: they look at pages all over the disk."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lists:
     """Inverted lists on disk, and what they hold."""
@@ -221,8 +225,16 @@ class DiskSearcher:
         if k < 2:
             return 1.0
         # by similarity and not by id: of captions that are equally near, any will do
-        near = self.search(queries, k, Filters(), None).similarities[:, 1:]
-        return float((near >= best.D[:, -1:] - 1e-6).mean())
+        near = np.concatenate(
+            [self._similarities(queries[start : start + FEW], k) for start in range(0, len(queries), FEW)]
+        )
+        return float((near[:, 1:] >= best.D[:, -1:] - 1e-6).mean())
+
+    def _similarities(self, queries: Vectors, k: int) -> Vectors:
+        """Search for a few queries, and let go of the pages that were looked at."""
+        found = self.search(queries, k, Filters(), None).similarities
+        self._parts.let_go()
+        return found
 
 
 def read_lists(files: list[Path], rows: int, next_id: int, recall: float) -> Lists:

@@ -64,8 +64,14 @@ class MappedPart:
         for start in range(0, len(self), STREAM_ROWS):
             piece = slice(start, min(start + STREAM_ROWS, len(self)))
             rows = _unit(self._matrix[piece])
-            _let_go(self._matrix)
+            self.let_go()
             yield piece, rows
+
+    def let_go(self) -> None:
+        """Give the pages of the vectors back to the system, where it takes them."""
+        mapping = getattr(self._matrix, "_mmap", None)
+        if mapping is not None and hasattr(mmap, "MADV_DONTNEED"):
+            mapping.madvise(mmap.MADV_DONTNEED)
 
     def mask(self, filters: Filters, image_ids: Names | None = None) -> Mask | None:
         """Return which captions pass; None when there is nothing to pass."""
@@ -281,6 +287,11 @@ class Parts:
             kept = self.table.ids[piece] >= first_id
             yield self.table.ids[piece][kept], rows[kept]
 
+    def let_go(self) -> None:
+        """Give back the memory that vectors take which have been looked at; they are still where they lie."""
+        for segment in self.segments:
+            segment.let_go()
+
     def _positions(self, number: int, wanted: Ids) -> npt.NDArray[np.intp]:
         known = self.segments[number].ids
         places = np.searchsorted(known, wanted)
@@ -292,13 +303,6 @@ class Parts:
         if not there.all():
             raise InputError(f"no caption has the id {wanted[~there].flat[0]}")
         return places
-
-
-def _let_go(matrix: npt.NDArray[Any]) -> None:
-    """Give the pages of a mapped matrix back to the system, where it takes them."""
-    mapping = getattr(matrix, "_mmap", None)
-    if mapping is not None and hasattr(mmap, "MADV_DONTNEED"):
-        mapping.madvise(mmap.MADV_DONTNEED)
 
 
 def _unit(rows: npt.NDArray[Any]) -> Vectors:

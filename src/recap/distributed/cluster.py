@@ -32,9 +32,11 @@ ANSWER_SECONDS = 5
 """So long a cluster may take to answer at all."""
 
 RETRIES = 5
-"""A part is tried again so often when whoever does it is lost; more often, and the part itself is to blame."""
-RESTARTS = 100
-"""So often an actor is started again."""
+"""A task is tried again so often when its machine is lost."""
+RESTARTS = 20
+"""So often an actor is started again; more often, and a part that it was given is to blame."""
+ANY = -1
+"""Parts of an actor that is being started again are given to it until it answers: each attempt would count."""
 
 
 class RayRunner:
@@ -69,7 +71,7 @@ class RayRunner:
             compute=ray.data.ActorPoolStrategy(size=min(len(items), self.devices(device))),
             num_cpus=1,
             num_gpus=1 if device == "cuda" else 0,
-            max_task_retries=RETRIES,
+            max_task_retries=ANY,
             max_restarts=RESTARTS,
         )
         with _explained(self._ray):
@@ -177,7 +179,7 @@ def _explained(ray: Any) -> Iterator[None]:
         raise
     except ray.exceptions.RayError as error:
         raise RecapError(
-            f"the Ray cluster gave up after {RETRIES} attempts at a part; the logs of Ray say more ({error})"
+            f"the Ray cluster gave up: workers were lost again and again; the logs of Ray say more ({error})"
         ) from error
 
 
