@@ -168,9 +168,8 @@ def compare(calm: Path, disturbed: Path, count: int) -> bool:
     vector_difference = max(float(np.abs(first - second).max()) for first, second in (pictures, texts))
     stores = [Datastore.load(folder / "pack" / "datastore") for folder in (calm, disturbed)]
     stores_equal = list(stores[0]) == list(stores[1])
-    print(
-        f"vectors: {len(pictures[1])} of pictures, {len(texts[1])} of captions, largest difference {vector_difference:.1e}"
-    )
+    counts = f"{len(pictures[1])} of pictures, {len(texts[1])} of captions"
+    print(f"vectors: {counts}, largest difference {vector_difference:.1e}")
     print(f"map: largest difference {map_difference:.1e}; datastores equal: {stores_equal}")
     print(f"captions: {texts_equal} of {len(captions[0])} identical, largest difference of a score {scores:.1e}")
     complete = len(pictures[1]) == len(captions[1]) == count
