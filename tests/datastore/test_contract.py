@@ -336,7 +336,7 @@ def test_bad_arguments_are_named(new_store, unit):
     assert len(store) == 10
 
 
-def test_several_as_one(new_store, unit):
+def test_several_as_one(new_store, unit, tmp_path):
     stores = []
     for seed, count in ((1, 40), (2, 3), (3, 25)):
         store = new_store(16, fingerprint="toy", center=unit(1, seed=8)[0] * 0.3)
@@ -359,6 +359,10 @@ def test_several_as_one(new_store, unit):
             ids, same = found.ids[row][present], expected.ids[row][present]
             np.testing.assert_allclose(view.vectors(ids), merged.vectors(same), atol=1e-6)
             np.testing.assert_allclose(view.raw_vectors(ids), merged.raw_vectors(same), atol=1e-6)
+    view.copy_to(tmp_path / "joined")
+    joined = open_store(tmp_path / "joined")
+    assert [row.text for row in joined] == [row.text for row in merged]
+    np.testing.assert_allclose(joined.raw_vectors(joined.ids), view.raw_vectors(view.ids), atol=3e-7)
     assert len(view) == len(merged)
     assert view.sources() == merged.sources()
     assert isinstance(view, CaptionStore)

@@ -93,7 +93,9 @@ class DatastoreView:
                 joined.merge(store)
             joined.copy_to(folder)
             return
-        on_disk = DiskStore.create(folder, self.dimension, **about)
+        # a database keeps vectors in full, so nothing is to be lost of them
+        dtype: Any = getattr(first, "dtype", "float32")
+        on_disk = DiskStore.create(folder, self.dimension, dtype=dtype, **about)
         for store in self.stores:
             on_disk.merge(store)
         on_disk.commit()
