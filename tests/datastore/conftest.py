@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -119,3 +123,19 @@ def brute() -> Callable[..., SearchResult]:
         return SearchResult(ids, similarities)
 
     return search
+
+
+@pytest.fixture
+def kill_while():
+    """Return a function that runs a script on a folder and kills it by SIGKILL at some moment after it is ready."""
+    rng = np.random.default_rng()
+
+    def run(script, folder, longest):
+        process = subprocess.Popen([sys.executable, "-c", script, folder], stdout=subprocess.PIPE)
+        assert process.stdout.readline() == b"ready\n"
+        time.sleep(rng.uniform(0, longest))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+
+    return run

@@ -2,10 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 from collections import Counter
 
 import numpy as np
@@ -268,16 +264,10 @@ while True:
 """
 
 
-def test_kill_minus_nine_at_any_moment(tmp_path, unit):
+def test_kill_minus_nine_at_any_moment(tmp_path, unit, kill_while):
     make(unit).save(tmp_path)
-    rng = np.random.default_rng()
     for _ in range(4):
-        process = subprocess.Popen([sys.executable, "-c", GROWING, tmp_path], stdout=subprocess.PIPE)
-        assert process.stdout.readline() == b"ready\n"
-        time.sleep(rng.uniform(0, 0.25))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
+        kill_while(GROWING, tmp_path, 0.25)
         store = Datastore.load(tmp_path, verify=True)
         assert (len(store) - 40) % 15 == 0
         assert all(row.text.startswith(("new", "caption")) for row in store)

@@ -3,11 +3,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-import signal
-import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
 
 import faiss
@@ -399,16 +395,10 @@ while True:
 """
 
 
-def test_kill_minus_nine_at_any_moment(tmp_path, unit):
+def test_kill_minus_nine_at_any_moment(tmp_path, unit, kill_while):
     make(tmp_path, unit, 40).commit()
-    rng = np.random.default_rng()
     for _ in range(3):
-        process = subprocess.Popen([sys.executable, "-c", GROWING, tmp_path], stdout=subprocess.PIPE)
-        assert process.stdout.readline() == b"ready\n"
-        time.sleep(rng.uniform(0, 0.4))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
+        kill_while(GROWING, tmp_path, 0.4)
         store = DiskStore(tmp_path, verify=True)
         assert (len(store) - 40) % 15 == 0
         assert all(row.text.startswith(("new", "caption")) for row in store)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from recap.experiments.base import Outcome, Setup
 from recap.experiments.captions import recap_captions, unimodal_captions
-from recap.experiments.choices import JUDGE, SETTINGS_OPTIONS, caption_settings, settings_note
+from recap.experiments.choices import JUDGE, SETTINGS_OPTIONS, caption_settings, model_name, settings_note
 from recap.experiments.data import Bench, Split
 from recap.experiments.methods import Fitted, fit_all, left_out
 from recap.experiments.paper import paper_section
@@ -41,8 +41,7 @@ def run(setup: Setup) -> Outcome:
     scores = score_cells(score_systems(bench.encoder, train.fit(JUDGE), test, systems, metrics), REPORTED)
     rows = [Row("UM", (Cell(), Cell(), Cell(), *scores["UM"]))]
     rows += [Row(item.label, (*_recall(item, test), *scores[item.label])) for item in fitted]
-    writer = model.name if model else "no language model"
-    title = f"{test.title}, {bench.encoder.name}, {writer}, {len(test.ids):,} pictures"
+    title = test.titled(bench.encoder.name, model_name(model))
     paper = paper_section("alignment", "MS-COCO", [column.name for column in COLUMNS], setting="RN50x64, FLAN-T5-Large")
     judged = f"aCLIP-S and RefaCLIP-S are judged by the {JUDGE} map in every row; our SPICE is SPICE-py."
     notes = (settings_note(settings, model), judged, *left_out(bench.encoder))

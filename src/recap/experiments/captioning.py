@@ -20,7 +20,7 @@ from recap.datasets.vizwiz import write_vizwiz_submission
 from recap.errors import InputError
 from recap.experiments.base import Outcome, Setup
 from recap.experiments.captions import recap_captions, unimodal_captions
-from recap.experiments.choices import JUDGE, SETTINGS_OPTIONS, WRITER, caption_settings, settings_note
+from recap.experiments.choices import JUDGE, SETTINGS_OPTIONS, WRITER, caption_settings, model_name, settings_note
 from recap.experiments.data import TITLES, Bench, Split
 from recap.experiments.methods import Fitted, fit_all, left_out
 from recap.experiments.paper import paper_section, paper_table
@@ -58,8 +58,7 @@ def run(setup: Setup) -> Outcome:
     systems = {**ours, **others}
     metrics = parse_metrics(setup.option("metrics", ",".join(SHOWN)))
     reports = score_systems(bench.encoder, train.fit(JUDGE), test, systems, metrics)
-    writer = model.name if model else "no language model"
-    title = f"{test.title}, {bench.encoder.name}, {writer}, {len(test.ids):,} pictures"
+    title = test.titled(bench.encoder.name, model_name(model))
     notes = (settings_note(settings, model), *left_out(bench.encoder))
     table = caption_table(title, reports, setup.on, notes)
     return Outcome({"captioning": table}, files=_submissions(setup, test, ours), times=fitting_times(fitted))

@@ -27,6 +27,11 @@ ALIKE = {"flickr8k": "flickr30k"}
 """Whose numbers of the paper stand beside those of a data set that it does not have."""
 
 
+def model_name(model: LanguageModel | None) -> str:
+    """Return the name of a language model as tables have it."""
+    return model.name if model else "no language model"
+
+
 def like(setup: Setup) -> str:
     """Return the data set of the paper whose numbers stand beside ours."""
     return ALIKE.get(setup.on, setup.on)
@@ -50,12 +55,13 @@ def caption_settings(setup: Setup, model: LanguageModel | None) -> Settings:
     chosen = Settings().but(seed=setup.seed)
     if kind == "paper":
         k, temperature, samples = paper_best(setup)
-        k = setup.number("k", k)
         written = {} if model is None else {"candidates": "lm"}
-        # the paper knows no other captions than those in the prompt
-        chosen = chosen.but(k=k, pool=k, selection="cosine", temperature=temperature, samples=samples, **written)
+        chosen = chosen.but(k=k, selection="cosine", temperature=temperature, samples=samples, **written)
+    k = setup.number("k", chosen.k)
     return chosen.but(
-        k=setup.number("k", chosen.k),
+        k=k,
+        # the paper knows no other captions than those in the prompt
+        pool=k if kind == "paper" else chosen.pool,
         temperature=setup.real("temperature", chosen.decoding.temperature),
         samples=setup.number("samples", chosen.decoding.samples),
         selection=setup.option("selection", chosen.selection or "") or None,

@@ -81,6 +81,10 @@ class Split:
         """The data set and the split, as tables name them."""
         return f"{TITLES.get(self.name, self.name)} {self.part}"
 
+    def titled(self, *parts: str) -> str:
+        """Return the heading of a table: the split, what else its rows have in common, and how many pictures."""
+        return ", ".join((self.title, *parts, f"{len(self.ids):,} pictures"))
+
     @property
     def is_told(self) -> bool:
         """Whether people's captions are known; those of VizWiz's test split are with its server only."""

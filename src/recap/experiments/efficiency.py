@@ -34,7 +34,7 @@ from recap.captioner import ReCap
 from recap.datastore import CaptionStore
 from recap.errors import InputError, MissingExtraError
 from recap.experiments.base import Outcome, Setup
-from recap.experiments.choices import settings_note
+from recap.experiments.choices import model_name, settings_note
 from recap.experiments.data import TITLES, Bench, Split
 from recap.experiments.paper import paper_section
 from recap.experiments.scores import points
@@ -126,12 +126,11 @@ def measured_recap(bench: Bench, train: Split, dev: Split, test: Split, clock: C
     recap = ReCap(bench.encoder, alignment.statistics_, store, language_model=model, alignment=alignment)
     seconds = clock() - started
     _say(setup, f"ReCap: fitted in {seconds:.2f} s")
-    writer = model.name if model else "no language model"
     images = test.images[: setup.number("pictures", 100)]
     captioning = _per_thousand(lambda: recap.caption_vectors(images), len(images), clock)
     result = cider_d([caption.text for caption in recap.caption_vectors(dev.images)], dev.captions)
     parameters = train.images.shape[1] * train.texts.shape[1]
-    return recap, Measured(f"ReCap, {writer}", parameters, seconds, "measured", captioning, points(result))
+    return recap, Measured(f"ReCap, {model_name(model)}", parameters, seconds, "measured", captioning, points(result))
 
 
 def _check(setup: Setup, systems: list[str]) -> None:

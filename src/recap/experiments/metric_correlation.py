@@ -10,7 +10,7 @@ import numpy as np
 from recap.experiments.base import Outcome, Setup
 from recap.experiments.captioning import chosen_pictures
 from recap.experiments.captions import recap_captions
-from recap.experiments.choices import JUDGE, SETTINGS_OPTIONS, WRITER, caption_settings
+from recap.experiments.choices import JUDGE, SETTINGS_OPTIONS, WRITER, caption_settings, model_name
 from recap.experiments.data import Bench
 from recap.experiments.scores import score_systems
 from recap.experiments.table import Cell, Column, Row, Section, Table
@@ -41,8 +41,7 @@ def run(setup: Setup) -> Outcome:
     wanted = parse_metrics(setup.option("metrics", ",".join(name for name in METRICS if name not in LEFT_OUT)))
     report = score_systems(bench.encoder, train.fit(JUDGE), test, {"ReCap": captions}, wanted)["ReCap"]
     names, matrix = pearson(report)
-    writer = model.name if model else "no language model"
-    title = f"{test.title}, {bench.encoder.name}, {method}, {writer}, {len(test.ids):,} pictures"
+    title = test.titled(bench.encoder.name, method, model_name(model))
     rows = tuple(
         Row(name, tuple(Cell(float(value)) if np.isfinite(value) else Cell() for value in values))
         for name, values in zip(names, matrix, strict=True)

@@ -33,7 +33,7 @@ def run(setup: Setup) -> Outcome:
     bench = Bench(setup)
     train, test = bench.load(setup.on, "train"), bench.measured(setup.on)
     fitted = list(fit_all(train, bench.encoder, setup))
-    title = f"{test.title}, {bench.encoder.name}, {len(test.ids):,} pictures"
+    title = test.titled(bench.encoder.name)
     ours = Section(title, tuple(Row(item.label, recall_cells(item, test)) for item in fitted))
     names = [column.name for column in COLUMNS]
     known = [setup.on] if setup.on in IN_PAPER else IN_PAPER

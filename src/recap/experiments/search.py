@@ -21,8 +21,8 @@ from recap.augmentation import reading
 from recap.captioner import ReCap
 from recap.datastore import CaptionStore
 from recap.experiments.base import Setup, new_figure
-from recap.experiments.choices import ALIKE, JUDGE, WRITER, paper_best
-from recap.experiments.data import TITLES, Bench, Split
+from recap.experiments.choices import ALIKE, JUDGE, WRITER, model_name, paper_best
+from recap.experiments.data import Bench, Split
 from recap.experiments.paper import paper_section, paper_table
 from recap.experiments.scores import score_cells, score_systems
 from recap.experiments.table import Column, Row, Section
@@ -166,11 +166,11 @@ class Search:
     @property
     def title(self) -> str:
         """What the captions are of, and who wrote them."""
-        return self.titled(self.bench.encoder.name, self.model.name if self.model else "no language model")
+        return self.titled(self.bench.encoder.name, model_name(self.model))
 
     def titled(self, *parts: str) -> str:
         """Return what the captions are of, and what else they have in common."""
-        return ", ".join((f"{TITLES[self.setup.on]} {self.split}", *parts, f"{len(self.pictures.ids):,} pictures"))
+        return self.pictures.titled(*parts)
 
 
 def ks(setup: Setup) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from recap.experiments.base import Outcome, Setup, new_figure
-from recap.experiments.choices import DRAWING_OPTIONS
+from recap.experiments.choices import DRAWING_OPTIONS, model_name
 from recap.experiments.search import COLUMNS, SEARCH_OPTIONS, Search, beside, draw_rows
 from recap.experiments.table import Cell, Column, Row, Section, Table
 
@@ -26,7 +26,7 @@ def run(setup: Setup) -> Outcome:
         search = Search(replace(setup, encoder=name))
         rows += search.rows({name: search.texts(search.k)})
         sizes.append((Cell(search.k), Cell(f"{search.captioner.alignment.W_.size / 1000:,.0f}K")))
-    title = search.titled(search.model.name if search.model else "no language model")
+    title = search.titled(model_name(search.model))
     columns = (*COLUMNS, Column("k", 0, "neither"), Column("|theta|", better="neither"))
     ours = tuple(Row(row.label, (*row.cells, *more)) for row, more in zip(rows, sizes, strict=True))
     sections = (Section(title, ours), beside("encoders", "MS-COCO validation", "FLAN-T5-Large", columns))

@@ -11,7 +11,7 @@ from recap.datastore import CaptionStore, DatastoreView
 from recap.errors import InputError
 from recap.experiments.base import Outcome, Setup
 from recap.experiments.captions import recap_captions
-from recap.experiments.choices import JUDGE, SETTINGS_OPTIONS, caption_settings, settings_note
+from recap.experiments.choices import JUDGE, SETTINGS_OPTIONS, caption_settings, model_name, settings_note
 from recap.experiments.data import TITLES, Bench
 from recap.experiments.methods import METHODS
 from recap.experiments.paper import paper_section, paper_table
@@ -44,8 +44,7 @@ def run(setup: Setup) -> Outcome:
             systems[case] = recap_captions(*parts, language_model=model, settings=settings)
     reports = score_systems(bench.encoder, target.fit(JUDGE), test, systems, list(METRICS.values()))
     rows = tuple(Row(label, cells) for label, cells in score_cells(reports, list(METRICS)).items())
-    writer = model.name if model else "no language model"
-    title = f"{TITLES[origin]} to {test.title}, {bench.encoder.name}, {writer}, {len(test.ids):,} pictures"
+    title = f"{TITLES[origin]} to {test.titled(bench.encoder.name, model_name(model))}"
     paper = [
         paper_section("transfer", section, list(METRICS), setting="from MS-COCO, RN50x64, FLAN-T5-Large")
         for section in paper_table("transfer")["sections"]
