@@ -1,28 +1,18 @@
-"""The trained writer as two small ONNX files: one reads a prompt, the other takes one step of all its sentences.
-
-Matrices are stored as int8 with a scale for each row or column and become float32 again when a session loads them: the
-files are a quarter of the size, and what a prompt gives does not depend on what else is computed.
-"""
+"""The trained writer as two small ONNX files: one reads a prompt, the other takes one step of all its sentences."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-import onnx
 import torch
-from onnx import TensorProto, helper, numpy_helper
+from onnx_files import export_module
 from torch import Tensor, nn
 
 import recap
 from recap.encoders import load_encoder
 from writer.batches import Corpus
 from writer.model import LONGEST, Shape, Writer
-
-SMALLEST = 4096
-"""Tensors with fewer values stay as they are."""
 
 
 class Read(nn.Module):
@@ -33,13 +23,22 @@ class Read(nn.Module):
         self.writer = writer
 
     def forward(
-        self, tokens: Tensor, shares: Tensor, places: Tensor, ranks: Tensor, vector: Tensor, known: Tensor
+        self,
+        tokens: Tensor,
+        shares: Tensor,
+        places: Tensor,
+        ranks: Tensor,
+        vector: Tensor,
+        known: Tensor,
+        details: Tensor,
+        seen: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """Return keys and values of memory (layers, 2, heads, entries, width of a head), and keys for copying."""
         writer = self.writer
-        memory = writer.remember(tokens[None], shares[None], places[None], ranks[None], vector[None], known[None], None)
+        read = (tokens, shares, places, ranks, vector, known, details, seen)
+        memory = writer.remember(*(part[None] for part in read), None)
         stored = [torch.cat(layer.memory.keys_values(memory)) for layer in writer.decoder]
-        return torch.stack(stored), writer.copy_key(memory[0, writer.shape.vector_tokens :])
+        return torch.stack(stored), writer.copy_key(memory[0, writer.shape.front :])
 
 
 class Step(nn.Module):
@@ -73,16 +72,18 @@ def export(folder: Path, name: str) -> None:
     out = Path(recap.__file__).parent / "data" / "writer"
     out.mkdir(parents=True, exist_ok=True)
     write_onnx(writer, out)
-    write_config(writer, corpus.words[: corpus.vocabulary], load_encoder("builtin").text.fingerprint, out)
+    encoder = load_encoder("builtin")
+    write_config(writer, corpus.words[: corpus.vocabulary], encoder.text.fingerprint, encoder.sight, out)
     for file in sorted(out.iterdir()):
         print(f"{file}: {file.stat().st_size:,} bytes")
 
 
-def write_config(writer: Writer, words: list[str], text_encoder: str, out: Path) -> None:
+def write_config(writer: Writer, words: list[str], text_encoder: str, sight: str, out: Path) -> None:
     """Write all that the package needs to know beside the two graphs."""
     shape = writer.shape
     sizes = {"layers": shape.layers, "heads": shape.heads, "width": shape.width, "vector": shape.vector}
-    content = {"text_encoder": text_encoder, "longest": LONGEST, **sizes, "vocabulary": words}
+    details = {"sight": sight, "details": shape.places * shape.detail}
+    content = {"text_encoder": text_encoder, **details, "longest": LONGEST, **sizes, "vocabulary": words}
     (out / "config.json").write_text(json.dumps(content, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -91,11 +92,13 @@ def write_onnx(writer: Writer, out: Path) -> None:
     shape = writer.shape
     entries, sentences = 9, 3
     tokens, places, ranks = (torch.zeros(entries, dtype=torch.long) for _ in range(3))
-    reading = (tokens, torch.ones(entries), places, ranks, torch.zeros(shape.vector), torch.tensor(1.0))
+    one = torch.tensor(1.0)
+    picture = (torch.zeros(shape.vector), one, torch.zeros(shape.places * shape.detail), one)
+    reading = (tokens, torch.ones(entries), places, ranks, *picture)
     stored, copy_keys = Read(writer)(*reading)
     past = torch.zeros(shape.layers, 2, sentences, shape.heads, 2, shape.width // shape.heads)
     words = torch.ones(sentences, dtype=torch.long)
-    _export(
+    export_module(
         Read(writer),
         reading,
         out / "read.onnx",
@@ -106,10 +109,12 @@ def write_onnx(writer: Writer, out: Path) -> None:
             "ranks": {0: "n"},
             "vector": {},
             "known": {},
+            "details": {},
+            "seen": {},
         },
         outputs={"stored": {3: "m"}, "copy_keys": {0: "n"}},
     )
-    _export(
+    export_module(
         Step(writer),
         (words, torch.tensor(2), past, stored, copy_keys, tokens),
         out / "step.onnx",
@@ -123,56 +128,3 @@ def write_onnx(writer: Writer, out: Path) -> None:
         },
         outputs={"probabilities": {0: "s"}, "grown": {2: "s", 4: "t1"}},
     )
-
-
-def _export(
-    module: nn.Module,
-    example: tuple[Tensor, ...],
-    path: Path,
-    inputs: dict[str, dict[int, str]],
-    outputs: dict[str, dict[int, str]],
-) -> None:
-    torch.onnx.export(
-        module.eval(),
-        example,
-        str(path),
-        input_names=list(inputs),
-        output_names=list(outputs),
-        dynamic_axes={**inputs, **outputs},
-        opset_version=17,
-        dynamo=False,
-    )
-    model = onnx.load(str(path))
-    shrink(model)
-    onnx.checker.check_model(model)
-    onnx.save(model, str(path))
-
-
-def shrink(model: onnx.ModelProto) -> None:
-    """Store large matrices as int8; a cast and a product, both computed when the session loads, bring them back."""
-    graph = model.graph
-    for tensor in list(graph.initializer):
-        values = numpy_helper.to_array(tensor)
-        if tensor.data_type != TensorProto.FLOAT or values.size < SMALLEST or values.ndim < 2:
-            continue
-        small, scale = _as_int8(values)
-        names = [f"{tensor.name}_{part}" for part in ("int8", "scale", "float")]
-        graph.initializer.remove(tensor)
-        graph.initializer.append(numpy_helper.from_array(small, names[0]))
-        graph.initializer.append(numpy_helper.from_array(scale, names[1]))
-        graph.node.insert(0, helper.make_node("Mul", [names[2], names[1]], [tensor.name]))
-        graph.node.insert(0, helper.make_node("Cast", [names[0]], [names[2]], to=TensorProto.FLOAT))
-
-
-def _as_int8(values: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
-    """Return values as int8 and their scales, along the axis that loses least."""
-    best: tuple[float, npt.NDArray[np.int8], npt.NDArray[np.float32]] | None = None
-    for axis in range(values.ndim):
-        others = tuple(other for other in range(values.ndim) if other != axis)
-        scale = np.maximum(np.abs(values).max(axis=others, keepdims=True), 1e-12) / 127
-        small = np.round(values / scale).astype(np.int8)
-        lost = float(np.square(small * scale - values).sum())
-        if best is None or lost < best[0]:
-            best = lost, small, scale.astype(np.float32)
-    assert best is not None
-    return best[1], best[2]

@@ -1,0 +1,110 @@
+"""Train the eyes, the small vision-language model inside the package.
+
+    python tools/train_eyes.py pictures --work DIR --mirror DIR --part 0 --parts 2    # an hour on two cores
+    python tools/train_eyes.py texts --work DIR
+    python tools/train_eyes.py warm-up --work DIR --minutes 12    # heads and text tower, on mean tokens
+    python tools/train_eyes.py train --work DIR --minutes 40      # everything
+    python tools/train_eyes.py vectors --work DIR                 # of all pictures and sentences, for the next tools
+    python tools/train_eyes.py export --work DIR                  # into the package
+
+``--mirror`` holds git directories of public repositories of pictures (``OWNER+NAME/repo``; which ones is in
+``eyes/sources.py``). Every step goes on where it was stopped. A memory allocator that keeps its pages (such as tcmalloc
+by ``LD_PRELOAD``) halves the time of training.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from eyes import data, export, maps, sources, texts, training, vectors
+from eyes.model import Eyes
+from eyes.training import Rates, Run
+
+from recap.assets import fetch
+from recap.encoders.builtin import MINILM_CUT, TINYVIT_CUT
+from recap.encoders.cutting import first_part
+
+STEPS = ("pictures", "texts", "warm-up", "train", "vectors", "export")
+FIRST_CAPTIONS = 2
+"""So many captions of each COCO picture are embedded before the others."""
+
+
+def main() -> None:
+    """Run one step of the recipe."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("step", choices=STEPS)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--mirror", type=Path)
+    parser.add_argument("--part", type=int, default=0)
+    parser.add_argument("--parts", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=40)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--minilm", type=Path, help="model.safetensors of all-MiniLM-L6-v2, in float32")
+    parser.add_argument("--tested", type=Path, help="file with the numbers of COCO's test pictures (.npy)")
+    parser.add_argument("--name", default="eyes", help="the name of the weights")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    work: Path = arguments.work
+    if arguments.step == "pictures":
+        mirror = sources.Mirror(arguments.mirror)
+        stem = first_part("tinyvit", TINYVIT_CUT)
+        maps.extract(_records(work, mirror), mirror, work / "maps", stem, arguments.part, arguments.parts)
+    elif arguments.step == "texts":
+        records = data.open_records(work)
+        texts.extract(_sentences(records), work, first_part("minilm", MINILM_CUT), fetch("minilm-tokenizer"))
+    elif arguments.step in ("vectors", "export"):
+        model = vectors.load_model(work, arguments.name, fetch("tinyvit"), arguments.minilm)
+        picture = export.as_exported(model, work)
+        if arguments.step == "export":
+            export.export(picture, model)
+        else:
+            vectors.write(model, picture, work, len(data.open_records(work)))
+    else:
+        _learn(arguments)
+
+
+def _learn(arguments: argparse.Namespace) -> None:
+    """Train by one of the two ways."""
+    work: Path = arguments.work
+    torch.manual_seed(14)
+    pair = [Eyes(fetch("tinyvit"), arguments.minilm) for _ in range(2)]
+    pair[1].load_state_dict(pair[0].state_dict())
+    pictures, said = data.Pictures(work / "maps"), data.Texts(work)
+    tested = {int(number) for number in np.load(arguments.tested)}
+    split = data.split(data.open_records(work), pictures.there(), tested)
+    print(f"{len(split.train):,} pictures to learn from", flush=True)
+    if arguments.step == "warm-up":
+        run = Run(*pair, work / "warm.pt", Rates(stage=0.0))
+        training.warm_up(run, split, said, training.means(run.model, split, pictures, work), arguments.minutes)
+        return
+    path = work / f"{arguments.name}.pt"
+    if not path.exists():
+        weights = torch.load(work / "warm.pt", weights_only=True)["average"]
+        for model in pair:
+            model.load_state_dict(weights)
+    training.train(Run(*pair, path, Rates(heads=5e-4)), split, said, pictures, arguments.minutes)
+
+
+def _records(work: Path, mirror: sources.Mirror) -> list[sources.Record]:
+    """Return the records of the work folder, drawn up first if there are none."""
+    path = work / "records.jsonl"
+    if not path.exists():
+        work.mkdir(parents=True, exist_ok=True)
+        captions = [fetch("coco-captions-train"), fetch("coco-captions-val")]
+        sources.save(sources.all_records(mirror, captions), path)
+    return sources.load(path)
+
+
+def _sentences(records: list[sources.Record]) -> Iterator[str]:
+    for record in records:
+        yield from record.captions[:FIRST_CAPTIONS] if record.source == "coco" else record.captions
+    for record in records:
+        yield from record.captions
+
+
+if __name__ == "__main__":
+    main()
