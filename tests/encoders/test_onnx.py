@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto
+from onnx import TensorProto, helper
 from PIL import Image
 
 from recap.encoders.onnx import OnnxImageEncoder, OnnxTextEncoder, load_image_side, load_text_side, pool
@@ -37,7 +37,7 @@ def test_first_pooling_takes_the_first_patch(tmp_path: Path, tiny: ModuleType, m
     model = tiny.save_image_model(tmp_path / "m.onnx", patches=True)
     first = OnnxImageEncoder(model, PREPROCESS, name="tiny", pooling="first")
     picture = make_picture()
-    output = first._session.run(None, {"pixels": PREPROCESS(picture)[None]})[0][0, 0, 0]
+    output = first._network.run({"pixels": PREPROCESS(picture)[None]})[0, 0, 0]
     assert np.allclose(first.encode_images([picture])[0], output / np.linalg.norm(output), atol=1e-6)
 
 
@@ -127,8 +127,8 @@ def test_padding_for_models_that_want_it(tmp_path: Path, tiny: ModuleType) -> No
     padded = OnnxTextEncoder(model, tokenizer, name="tiny", max_length=6, pooling="mean", padding=True)
     assert np.allclose(padded.encode_texts(["dog"])[0], tiny.text_oracle(["[CLS]", "dog", "[SEP]"]), atol=1e-6)
     feeds = []
-    real = padded._session
-    padded._session = type("Spy", (), {"run": lambda self, names, feed: feeds.append(feed) or real.run(names, feed)})()
+    real = padded._network
+    padded._network = type("Spy", (), {"run": lambda self, feed: feeds.append(feed) or real.run(feed)})()
     padded.encode_texts(["dog"])
     assert feeds[0]["input_ids"].tolist() == [[1, 6, 2, 0, 0, 0]]
     assert feeds[0]["attention_mask"].tolist() == [[1, 1, 1, 0, 0, 0]]
@@ -181,3 +181,19 @@ def test_incomplete_folder(onnx_pair: Path) -> None:
     (onnx_pair / "config.json").write_text(json.dumps({"text": {"max_length": 6}}))
     with pytest.raises(InputError, match=r"tokenizer\.json"):
         load_text_side(onnx_pair)
+
+
+def test_files_run_one_after_the_other(tmp_path: Path, tiny: ModuleType, make_picture: MakePicture) -> None:
+    whole = tiny.save_image_model(tmp_path / "m.onnx")
+    double = tiny.save_model(
+        tmp_path / "double.onnx",
+        [helper.make_node("Concat", ["x", "x"], ["output"], axis=1)],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 6])],
+        {},
+        ["batch", "12"],
+    )
+    alone = OnnxImageEncoder(whole, PREPROCESS, name="tiny")
+    chained = OnnxImageEncoder((whole, double), PREPROCESS, name="tiny")
+    row, twice = alone.encode_images([make_picture()])[0], chained.encode_images([make_picture()])[0]
+    assert np.allclose(twice, np.concatenate([row, row]) / np.sqrt(2), atol=1e-6)
+    assert chained.fingerprint != alone.fingerprint

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from recap.encoders.base import ImageEncoder, TextEncoder
+from recap.encoders.base import DetailedImageEncoder, Encoder, ImageEncoder, TextEncoder
 from recap.encoders.cache import VectorCache
 from recap.encoders.joined import JoinedImageEncoder
 from recap.encoders.pipeline import CachedTextEncoder, SingleImageEncoder, cores, fingerprint_of, unit_rows
@@ -50,6 +50,49 @@ def expected(colour: tuple[int, int, int]) -> np.ndarray:
 
 
 COLOURS = [(i * 20 + 1, 255 - i * 20, 40 + 5 * i) for i in range(11)]
+
+
+class Shades(Colours):
+    """The mean colours, and behind them the darkest value of each channel."""
+
+    def __init__(self, cache: VectorCache | None = None, name: str = "shades") -> None:
+        super().__init__(cache, name)
+        self.details, self.sight = 3, "darkest"
+
+    def forward(self, batch: Pixels) -> Vectors:
+        return np.concatenate([super().forward(batch), batch.min(axis=(2, 3))], axis=1)
+
+
+def test_details_come_behind_the_vector_on_request_only(tmp_path: Path) -> None:
+    with VectorCache(tmp_path / "v.db") as cache:
+        encoder = Shades(cache)
+        whole = Encoder("shades", encoder, Letters())
+        assert isinstance(encoder, DetailedImageEncoder)
+        assert whole.sight == "darkest"
+        pictures = [flat(colour) for colour in COLOURS]
+        plain = encoder.encode_images(pictures)
+        rows = np.stack(list(whole.encode_each(pictures, details=True)))
+        assert np.array_equal(rows[:, :3], plain)
+        assert np.allclose(rows[:, 3:], np.array(COLOURS) / 255, atol=1e-6)
+        prepared = encoder.prepared
+        assert np.array_equal(np.stack(list(whole.encode_each(pictures, details=True))), rows)
+        assert np.array_equal(encoder.encode_images(pictures), plain)
+        assert encoder.prepared == prepared
+
+
+def test_details_of_joined_encoders_come_behind_all_vectors() -> None:
+    joined = JoinedImageEncoder([Shades(), Colours()])
+    assert (joined.dimension, joined.details, joined.sight) == (6, 3, "darkest")
+    (row,) = joined.encode_each([flat(COLOURS[4])], details=True)
+    assert np.allclose(row, [*np.tile(expected(COLOURS[4]) / np.sqrt(2), 2), *np.array(COLOURS[4]) / 255], atol=1e-6)
+    assert np.array_equal(joined.encode_images([flat(COLOURS[4])])[0], row[:6])
+
+
+def test_an_encoder_without_details_gives_none() -> None:
+    plain = Encoder("colours", Colours(), Letters())
+    assert plain.sight == ""
+    (row,) = plain.encode_each([flat(COLOURS[0])], details=True)
+    assert row.shape == (3,)
 
 
 def test_rows_in_order_and_of_unit_length() -> None:

@@ -16,13 +16,17 @@ from recap.encoders.registry import parse
 from recap.errors import InputError, MissingExtraError
 
 MakePicture = Callable[..., Image.Image]
+EXAMPLES = Path(__file__).parents[2] / "examples" / "pictures"
+TEXTS = ["a dog runs on the beach", "a puppy is running by the sea", "the stock market fell", ""]
 
 
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [
-        ("builtin", (("tinyvit",), "minilm")),
-        ("builtin-large", (("tinyvit", "dinov2"), "minilm")),
+        ("builtin", (("eyes",), "eyes")),
+        ("builtin-large", (("eyes", "dinov2"), "eyes")),
+        ("builtin-judge", (("eyes@views",), "eyes@bare")),
+        ("eyes,minilm", (("eyes",), "minilm")),
         ("tinyvit+dinov2,minilm", (("tinyvit", "dinov2"), "minilm")),
         ("open_clip:RN50/openai", (("open_clip:RN50/openai",), "open_clip:RN50/openai")),
         ("open_clip:RN50/openai,minilm", (("open_clip:RN50/openai",), "minilm")),
@@ -84,8 +88,8 @@ def test_cache_by_path_or_object(onnx_pair: Path, tmp_path: Path, make_picture: 
 
 def test_listing_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     listed = {info.name: info for info in list_encoders()}
-    assert (listed["builtin"].image_dimension, listed["builtin"].text_dimension) == (320, 384)
-    assert (listed["builtin-large"].image_dimension, listed["minilm"].text_dimension) == (704, 384)
+    assert (listed["builtin"].image_dimension, listed["builtin"].text_dimension) == (512, 512)
+    assert (listed["builtin-large"].image_dimension, listed["minilm"].text_dimension) == (896, 384)
     assert all(info.licence for info in listed.values())
     real = importlib.util.find_spec
     monkeypatch.setattr(registry, "find_spec", lambda name: None if name == "open_clip" else real(name))
@@ -105,20 +109,55 @@ def _cached(*names: str) -> bool:
     return all(is_cached(name) for name in names)
 
 
-@pytest.mark.skipif(
+needs_weights = pytest.mark.skipif(
     not _cached("tinyvit", "dinov2", "minilm", "minilm-tokenizer"), reason="run `recap setup --large` first"
 )
-def test_builtin_encoders(make_picture: MakePicture) -> None:
-    encoder = load_encoder("builtin-large")
-    assert encoder.name == "tinyvit+dinov2,minilm"
+
+
+@needs_weights
+def test_frozen_pair(make_picture: MakePicture) -> None:
+    encoder = load_encoder("tinyvit+dinov2,minilm")
+    assert not encoder.shares_space
     rows = encoder.encode_images([make_picture(seed, (300, 240)) for seed in range(3)])
     assert rows.shape == (3, 704)
     assert np.allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-5)
     assert np.allclose(np.linalg.norm(rows[:, :320], axis=1), np.sqrt(0.5), atol=1e-5)
-    small = load_encoder("builtin")
+    small = load_encoder("tinyvit,minilm")
     assert np.allclose(small.encode_images([make_picture(0, (300, 240))])[0], rows[0, :320] * np.sqrt(2), atol=1e-5)
-    texts = ["a dog runs on the beach", "a puppy is running by the sea", "the stock market fell", ""]
-    vectors = encoder.encode_texts(texts)
+    vectors = encoder.encode_texts(TEXTS)
     assert vectors.shape == (4, 384)
     assert vectors[0] @ vectors[1] > 0.6 > 0.2 > vectors[0] @ vectors[2]
-    assert np.array_equal(encoder.encode_texts(texts[1:2])[0], vectors[1])
+    assert np.array_equal(encoder.encode_texts(TEXTS[1:2])[0], vectors[1])
+
+
+@needs_weights
+def test_eyes_share_a_space_and_look_at_one_thing_at_a_time(make_picture: MakePicture) -> None:
+    encoder = load_encoder("builtin")
+    assert encoder.name == "eyes"
+    assert encoder.shares_space
+    pictures = [make_picture(seed, (300, 240)) for seed in range(3)]
+    rows = encoder.encode_images(pictures)
+    assert rows.shape == (3, 512)
+    assert np.array_equal(encoder.encode_images(pictures[1:2])[0], rows[1])
+    vectors = encoder.encode_texts(TEXTS)
+    assert vectors.shape == (4, 512)
+    assert vectors[0] @ vectors[1] > vectors[0] @ vectors[2] + 0.2
+    assert np.array_equal(encoder.encode_texts(TEXTS[1:2])[0], vectors[1])
+
+
+@needs_weights
+def test_eyes_know_a_cat() -> None:
+    encoder = load_encoder("eyes")
+    cat = encoder.encode_images([EXAMPLES / "cat.jpg"])[0]
+    said = encoder.encode_texts(["a cat", "a cup of coffee", "an airplane in the sky", "a group of people"])
+    assert (said @ cat).argmax() == 0
+
+
+@needs_weights
+def test_large_is_eyes_with_dinov2(make_picture: MakePicture) -> None:
+    large, small = load_encoder("builtin-large"), load_encoder("builtin")
+    assert large.name == "eyes+dinov2,eyes"
+    row = large.encode_images([make_picture(0, (300, 240))])[0]
+    assert row.shape == (896,)
+    assert np.allclose(small.encode_images([make_picture(0, (300, 240))])[0], row[:512] * np.sqrt(2), atol=1e-5)
+    assert np.array_equal(large.encode_texts(TEXTS), small.encode_texts(TEXTS))

@@ -34,6 +34,20 @@ class ImageEncoder(Protocol):
 
 
 @runtime_checkable
+class DetailedImageEncoder(ImageEncoder, Protocol):
+    """An image encoder that can say more of a picture than its vector: numbers that a language model may read."""
+
+    details: int
+    """How many such numbers follow a vector on request; 0 for none."""
+    sight: str
+    """The fingerprint of what they mean."""
+
+    def encode_each(self, images: Iterable[ImageLike], *, details: bool = False) -> Iterator[Vectors | ImageError]:
+        """Yield for each image its vector, on request with the details behind it, or why there is none."""
+        ...
+
+
+@runtime_checkable
 class TextEncoder(Protocol):
     """Texts to vectors. A vector depends on its text only, never on its neighbours in the batch."""
 
@@ -63,12 +77,22 @@ class Encoder:
         same = self.image.name.removesuffix(VIEWS) == self.text.name.removesuffix(BARE)
         return same and self.image.dimension == self.text.dimension
 
+    @property
+    def sight(self) -> str:
+        """The fingerprint of the details it can give of a picture beside the vector, empty where there are none."""
+        return self.image.sight if isinstance(self.image, DetailedImageEncoder) and self.image.details else ""
+
     def encode_images(self, images: Sequence[ImageLike], *, progress: bool = False) -> Vectors:
         """Return one unit row for each image; the first unreadable one raises ``ImageError``."""
         return self.image.encode_images(images, progress=progress)
 
-    def encode_each(self, images: Iterable[ImageLike]) -> Iterator[Vectors | ImageError]:
-        """Yield for each image, in order, its vector or the reason why there is none."""
+    def encode_each(self, images: Iterable[ImageLike], *, details: bool = False) -> Iterator[Vectors | ImageError]:
+        """Yield for each image, in order, its vector or the reason why there is none.
+
+        With ``details`` a vector is followed by what else the encoder sees, where it can say more.
+        """
+        if details and isinstance(self.image, DetailedImageEncoder) and self.image.details:
+            return self.image.encode_each(images, details=True)
         return self.image.encode_each(images)
 
     def encode_texts(self, texts: Sequence[str], *, progress: bool = False) -> Vectors:

@@ -1,11 +1,60 @@
-"""The encoders that come without a hub and without torch: TinyViT-5M and DINOv2 for images, MiniLM for texts."""
+"""The encoders that come without a hub and without torch.
+
+``eyes`` is a small vision-language model of our own: TinyViT-5M for images and MiniLM for texts up to before their last
+stage, which come from packages of the Python index, and from there on our own weights, trained by
+``tools/train_eyes.py`` so that both sides share a space. TinyViT-5M, DINOv2 and MiniLM are there as they are, too.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from recap.assets import ASSETS, fetch
 from recap.encoders.cache import VectorCache
+from recap.encoders.cutting import first_part, part_sha256
 from recap.encoders.onnx import OnnxImageEncoder, OnnxTextEncoder
+from recap.encoders.pipeline import fingerprint_of
 from recap.encoders.preprocess import Preprocess
+from recap.errors import AssetError
+from recap.files import file_sha256
+
+EYES = "eyes"
+DETAILS = 49 * 64
+"""What the eyes say of a picture beside its vector: 64 numbers for each of 7 x 7 places."""
+EYES_FOLDER = Path(__file__).parent.parent / "data" / "eyes"
+TINYVIT_CUT = "/stages/stages.2/Transpose_1_output_0"
+"""What TinyViT's last stage reads: 160 x 14 x 14."""
+MINILM_CUT = "/encoder/layer.4/output/LayerNorm/Add_1_output_0"
+"""What MiniLM's last layer reads: 384 for each token."""
+
+
+def eyes_image(*, device: str = "cpu", cache: VectorCache | None = None) -> OnnxImageEncoder:
+    """Return the image side of ``eyes``: 512 dimensions. It sees the whole picture, squashed into a square."""
+    ours = _packaged("image.onnx")
+    return OnnxImageEncoder(
+        (first_part("tinyvit", TINYVIT_CUT), ours),
+        Preprocess(resize="squash"),
+        name=EYES,
+        details=DETAILS,
+        sha256=fingerprint_of(part_sha256("tinyvit", TINYVIT_CUT), file_sha256(ours)),
+        device=device,
+        cache=cache,
+    )
+
+
+def eyes_text(*, device: str = "cpu", cache: VectorCache | None = None) -> OnnxTextEncoder:
+    """Return the text side of ``eyes``: 512 dimensions, a window of 256 tokens."""
+    ours = _packaged("text.onnx")
+    return OnnxTextEncoder(
+        (first_part("minilm", MINILM_CUT), ours),
+        fetch("minilm-tokenizer"),
+        name=EYES,
+        max_length=256,
+        pooling="none",
+        sha256=fingerprint_of(part_sha256("minilm", MINILM_CUT), file_sha256(ours)),
+        device=device,
+        cache=cache,
+    )
 
 
 def tinyvit(*, device: str = "cpu", cache: VectorCache | None = None) -> OnnxImageEncoder:
@@ -42,3 +91,10 @@ def _image_encoder(name: str, pooling: str, device: str, cache: VectorCache | No
         device=device,
         cache=cache,
     )
+
+
+def _packaged(name: str) -> Path:
+    path = EYES_FOLDER / name
+    if not path.is_file():
+        raise AssetError(f"this installation of recap has no eyes: {path} is missing; install it again")
+    return path

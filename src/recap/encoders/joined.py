@@ -28,6 +28,8 @@ class JoinedImageEncoder(BatchedImageEncoder):
             shorter_side=max(part.shorter_side for part in parts),
             batch_size=min(part.batch_size for part in parts),
             cache=cache,
+            details=sum(part.details for part in parts),
+            sight="+".join(part.sight for part in parts if part.details),
         )
         self.parts = tuple(parts)
         self._preprocessings = tuple(dict.fromkeys(part.preprocessing for part in parts))
@@ -39,10 +41,12 @@ class JoinedImageEncoder(BatchedImageEncoder):
         return np.concatenate([preprocessing(picture).ravel() for preprocessing in self._preprocessings])
 
     def forward(self, batch: Pixels) -> Vectors:
-        """Run every part on its own share of the array."""
-        rows = []
+        """Run every part on its own share of the array; details come behind all the vectors."""
+        vectors, details = [], []
         for part in self.parts:
             start, end = self._spans[part.preprocessing]
             pixels = np.ascontiguousarray(batch[:, start:end]).reshape(-1, *part.preprocessing.shape)
-            rows.append(unit_rows(part.forward(pixels)))
-        return np.concatenate(rows, axis=1) / np.float32(np.sqrt(len(rows)))
+            rows = part.forward(pixels)
+            vectors.append(unit_rows(rows[:, : part.dimension]) / np.float32(np.sqrt(len(self.parts))))
+            details.append(rows[:, part.dimension :])
+        return np.concatenate([*vectors, *details], axis=1)

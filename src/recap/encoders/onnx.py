@@ -65,38 +65,68 @@ def open_session(path: Path, *, device: str = "cpu") -> Any:
         raise InputError(f"{path}: not a model that onnxruntime can open ({error})") from error
 
 
+class Chain:
+    """ONNX files run one after the other: each reads the first output of the one before."""
+
+    def __init__(self, paths: Path | Sequence[Path], *, device: str = "cpu") -> None:
+        self.paths = (paths,) if isinstance(paths, Path) else tuple(paths)
+        self._sessions = [open_session(path, device=device) for path in self.paths]
+        self.inputs = self._sessions[0].get_inputs()
+
+    def run(self, feed: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        """Return the first output of the last file."""
+        first, *others = self._sessions
+        (output,) = first.run([first.get_outputs()[0].name], feed)
+        for session in others:
+            (output,) = session.run([session.get_outputs()[0].name], {session.get_inputs()[0].name: output})
+        values: npt.NDArray[Any] = output
+        return values
+
+    def sha256(self) -> str:
+        """Return a checksum of all the files."""
+        sums = [_model_sha256(path) for path in self.paths]
+        return sums[0] if len(sums) == 1 else fingerprint_of(*sums)
+
+
 class OnnxImageEncoder(SingleImageEncoder):
-    """An image encoder in an ONNX file. On the processor each picture is run alone, in batches only on a GPU."""
+    """An image encoder in one or several ONNX files. On the processor each picture is run alone."""
 
     def __init__(
         self,
-        path: Path,
+        path: Path | Sequence[Path],
         preprocessing: Preprocess,
         *,
         name: str,
         pooling: str = "none",
+        details: int = 0,
         sha256: str | None = None,
         device: str = "cpu",
         cache: VectorCache | None = None,
     ) -> None:
-        """Open the model; ``sha256`` is its checksum when that is known already."""
+        """Open the model; ``sha256`` is its checksum when that is known already.
+
+        The last ``details`` numbers of an output are no part of the vector.
+        """
         self._pooling = _checked_pooling(pooling)
         self._alone = device == "cpu"
-        self._session = open_session(path, device=device)
-        self._input = self._session.get_inputs()[0].name
-        shape = self._session.get_inputs()[0].shape
+        self._network = Chain(path, device=device)
+        self._input = self._network.inputs[0].name
+        shape = self._network.inputs[0].shape
         if isinstance(shape[0], int) and not (shape[0] == 1 and self._alone):
             raise InputError(f"{path}: the batch size is fixed at {shape[0]}; export the model with a free batch axis")
         if any(isinstance(side, int) and side != preprocessing.size for side in shape[2:]):
             raise InputError(f"{path}: the model reads pictures of {shape[2:]}, but size is {preprocessing.size}")
         probe = self.forward(np.zeros((1, 3, preprocessing.size, preprocessing.size), np.float32))
+        fingerprint = fingerprint_of("image", sha256 or self._network.sha256(), preprocessing.fingerprint(), pooling)
         super().__init__(
             preprocessing,
             name=name,
-            fingerprint=fingerprint_of("image", sha256 or _model_sha256(path), preprocessing.fingerprint(), pooling),
-            dimension=probe.shape[1],
+            fingerprint=fingerprint,
+            dimension=probe.shape[1] - details,
             batch_size=max(16, 2 * cores()),
             cache=cache,
+            details=details,
+            sight=fingerprint if details else "",
         )
 
     def forward(self, batch: Pixels) -> Vectors:
@@ -106,11 +136,11 @@ class OnnxImageEncoder(SingleImageEncoder):
         return np.concatenate(in_threads(self._run, [batch[i : i + 1] for i in range(len(batch))]))
 
     def _run(self, batch: Pixels) -> Vectors:
-        return pool(self._session.run(None, {self._input: batch})[0], self._pooling)
+        return pool(self._network.run({self._input: batch}), self._pooling)
 
 
 class OnnxTextEncoder(CachedTextEncoder):
-    """A text encoder in an ONNX file, with a ``tokenizer.json``.
+    """A text encoder in one or several ONNX files, with a ``tokenizer.json``.
 
     Each text is run alone and at its own length: in a batch with dynamic quantisation a vector would depend on its
     neighbours (all-MiniLM-L6-v2 int8: a cosine of 0.993 between two batches), and threads make up for the speed.
@@ -118,7 +148,7 @@ class OnnxTextEncoder(CachedTextEncoder):
 
     def __init__(
         self,
-        path: Path,
+        path: Path | Sequence[Path],
         tokenizer: Path,
         *,
         name: str,
@@ -134,14 +164,14 @@ class OnnxTextEncoder(CachedTextEncoder):
         self._pooling = _checked_pooling(pooling)
         self._max_length, self._padding, self._pad_id = max_length, padding, pad_id
         self._tokenizer = _open_tokenizer(tokenizer, max_length)
-        self._session = open_session(path, device=device)
-        self._inputs = {item.name: _integer_type(item.type) for item in self._session.get_inputs()}
+        self._network = Chain(path, device=device)
+        self._inputs = {item.name: _integer_type(item.type) for item in self._network.inputs}
         if unknown := set(self._inputs) - set(_TEXT_INPUTS):
             raise InputError(f"{path}: unknown inputs {sorted(unknown)}; a text model reads {', '.join(_TEXT_INPUTS)}")
         shape = json.dumps([max_length, pooling, padding, pad_id])
         super().__init__(
             name=name,
-            fingerprint=fingerprint_of("text", sha256 or _model_sha256(path), file_sha256(tokenizer), shape),
+            fingerprint=fingerprint_of("text", sha256 or self._network.sha256(), file_sha256(tokenizer), shape),
             dimension=self._run(self.tokenize([""])[0][0]).shape[0],
             cache=cache,
         )
@@ -165,7 +195,7 @@ class OnnxTextEncoder(CachedTextEncoder):
             "position_ids": list(range(len(padded))),
         }
         feed = {name: np.array([values[name]], kind) for name, kind in self._inputs.items()}
-        output = self._session.run(None, feed)[0]
+        output = self._network.run(feed)
         if self._pooling == "mean":
             output = output[:, :length]
         vector: Vectors = pool(output, self._pooling)[0]

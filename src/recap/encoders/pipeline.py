@@ -57,6 +57,20 @@ class _Prepared:
     error: ImageError | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """How much of each row is asked for, and under which name the cache keeps that."""
+
+    width: int
+    fingerprint: str
+
+    @classmethod
+    def of(cls, encoder: BatchedImageEncoder, details: bool) -> _Wanted:
+        if not details:
+            return cls(encoder.dimension, encoder.fingerprint)
+        return cls(encoder.dimension + encoder.details, fingerprint_of("details", encoder.fingerprint))
+
+
 class BatchedImageEncoder(ABC):
     """Base of the image encoders. A subclass gives ``preprocess`` and ``forward``.
 
@@ -73,10 +87,16 @@ class BatchedImageEncoder(ABC):
         shorter_side: int,
         batch_size: int,
         cache: VectorCache | None,
+        details: int = 0,
+        sight: str = "",
     ) -> None:
         self.name = name
         self.fingerprint = fingerprint
         self.dimension = dimension
+        self.details = details
+        """How many numbers behind the vector say more of a picture."""
+        self.sight = sight
+        """The fingerprint of what these numbers mean."""
         self.shorter_side = shorter_side
         """The size pictures are scaled to; larger JPEGs need not be decoded in full."""
         self.batch_size = batch_size
@@ -88,7 +108,7 @@ class BatchedImageEncoder(ABC):
 
     @abstractmethod
     def forward(self, batch: Pixels) -> Vectors:
-        """Return one row for each preprocessed picture, of any length."""
+        """Return one row for each preprocessed picture: a vector of any length, and its details."""
 
     def encode_images(self, images: Sequence[ImageLike], *, progress: bool = False) -> Vectors:
         """Return one unit row for each image; the first unreadable one raises ``ImageError``."""
@@ -101,25 +121,25 @@ class BatchedImageEncoder(ABC):
             row[:] = result
         return rows
 
-    def encode_each(self, images: Iterable[ImageLike]) -> Iterator[Vectors | ImageError]:
-        """Yield for each image, in order, its vector or the reason why there is none."""
+    def encode_each(self, images: Iterable[ImageLike], *, details: bool = False) -> Iterator[Vectors | ImageError]:
+        """Yield for each image, in order, its vector or the reason why there is none; on request with details."""
         if isinstance(images, str | bytes):
             raise InputError("images must be several images; put a single one in a list")
-        return self._encode_each(iter(images))
+        return self._encode_each(iter(images), _Wanted.of(self, details and self.details > 0))
 
-    def _encode_each(self, images: Iterator[ImageLike]) -> Iterator[Vectors | ImageError]:
+    def _encode_each(self, images: Iterator[ImageLike], wanted: _Wanted) -> Iterator[Vectors | ImageError]:
         pool = ThreadPoolExecutor(min(cores(), 8), thread_name_prefix="recap-decode")
         ahead: deque[Future[_Prepared]] = deque()
         try:
-            ahead.extend(pool.submit(self._prepare, image) for image in islice(images, 2 * self.batch_size))
+            ahead.extend(pool.submit(self._prepare, image, wanted) for image in islice(images, 2 * self.batch_size))
             while ahead:
                 batch = [ahead.popleft().result() for _ in range(min(self.batch_size, len(ahead)))]
-                ahead.extend(pool.submit(self._prepare, image) for image in islice(images, len(batch)))
-                yield from self._finish(batch)
+                ahead.extend(pool.submit(self._prepare, image, wanted) for image in islice(images, len(batch)))
+                yield from self._finish(batch, wanted)
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def _prepare(self, image: ImageLike) -> _Prepared:
+    def _prepare(self, image: ImageLike, wanted: _Wanted) -> _Prepared:
         """Read, look up, decode and preprocess one picture."""
         name = "image"
         try:
@@ -128,23 +148,26 @@ class BatchedImageEncoder(ABC):
             key = None
             if self.cache is not None:
                 key = pictures.digest(content, name)
-                if known := self.cache.get(self.fingerprint, [key], self.dimension):
+                if known := self.cache.get(wanted.fingerprint, [key], wanted.width):
                     return _Prepared(name, key, vector=known[key])
             picture = pictures.decode_content(content, name, self.shorter_side)
             return _Prepared(name, key, pixels=self.preprocess(picture))
         except ImageError as error:
             return _Prepared(name, error=error)
 
-    def _finish(self, batch: list[_Prepared]) -> Iterator[Vectors | ImageError]:
+    def _finish(self, batch: list[_Prepared], wanted: _Wanted) -> Iterator[Vectors | ImageError]:
         """Run the network on what is left of a batch, keep the new vectors, and yield all results in order."""
         waiting = [item for item in batch if item.pixels is not None]
         fresh: dict[int, Vectors] = {}
         if waiting:
-            rows = unit_rows(self.forward(np.stack([item.pixels for item in waiting if item.pixels is not None])))
+            rows = self.forward(np.stack([item.pixels for item in waiting if item.pixels is not None]))
+            rows = np.concatenate(
+                [unit_rows(rows[:, : self.dimension]), rows[:, self.dimension : wanted.width]], axis=1
+            )
             fresh = {id(item): row for item, row in zip(waiting, rows, strict=True)}
         if self.cache is not None:
             new = {item.content: fresh[id(item)] for item in waiting if item.content is not None}
-            self.cache.put(self.fingerprint, {key: row for key, row in new.items() if np.isfinite(row).all()})
+            self.cache.put(wanted.fingerprint, {key: row for key, row in new.items() if np.isfinite(row).all()})
         for item in batch:
             if item.error is not None:
                 yield item.error
@@ -184,6 +207,8 @@ class SingleImageEncoder(BatchedImageEncoder):
         dimension: int,
         batch_size: int,
         cache: VectorCache | None,
+        details: int = 0,
+        sight: str = "",
     ) -> None:
         super().__init__(
             name=name,
@@ -192,6 +217,8 @@ class SingleImageEncoder(BatchedImageEncoder):
             shorter_side=preprocessing.size,
             batch_size=batch_size,
             cache=cache,
+            details=details,
+            sight=sight,
         )
         self.preprocessing = preprocessing
 

@@ -2,6 +2,7 @@
 
 | name                         | image | text |
 |------------------------------|-------|------|
+| ``eyes``                     | yes   | yes  |
 | ``tinyvit``, ``dinov2``      | yes   |      |
 | ``minilm``                   |       | yes  |
 | ``open_clip:MODEL/WEIGHTS``  | yes   | yes  |
@@ -10,9 +11,8 @@
 ``@views`` after the name of an image encoder, as in ``tinyvit@views,minilm``, makes it look at four views of a picture
 (as it wants it, the whole of it, and both mirrored) and take their mean: four times the work, better at judging.
 ``@bare`` after the name of a text encoder makes it read texts without their closing full stop. ``builtin`` is short for
-``tinyvit,minilm``, ``builtin-large`` for ``tinyvit+dinov2,minilm`` and ``builtin-judge`` for
-``tinyvit@views,minilm@bare``. When no text encoder is named, the image encoder's own is taken. A path in such a name
-cannot hold a plus sign or a comma.
+``eyes``, ``builtin-large`` for ``eyes+dinov2,eyes`` and ``builtin-judge`` for ``eyes@views,eyes@bare``. When no text
+encoder is named, the image encoder's own is taken. A path in such a name cannot hold a plus sign or a comma.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ if TYPE_CHECKING:
     from recap.encoders.pipeline import SingleImageEncoder
 
 ALIASES = {
-    "builtin": "tinyvit,minilm",
-    "builtin-large": "tinyvit+dinov2,minilm",
-    "builtin-judge": "tinyvit@views,minilm@bare",
+    "builtin": "eyes",
+    "builtin-large": "eyes+dinov2,eyes",
+    "builtin-judge": "eyes@views,eyes@bare",
 }
 _IMAGE_ONLY = ("tinyvit", "dinov2")
 _TEXT_ONLY = ("minilm",)
+_OWN_PAIRS = ("eyes",)
 _PAIRS = ("open_clip:", "onnx:")
-_KNOWN = "builtin, builtin-large, builtin-judge, tinyvit, dinov2, minilm, open_clip:MODEL/PRETRAINED, onnx:FOLDER"
+_KNOWN = "builtin, builtin-large, builtin-judge, eyes, tinyvit, dinov2, minilm, open_clip:MODEL/PRETRAINED, onnx:FOLDER"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +97,10 @@ def list_encoders() -> tuple[EncoderInfo, ...]:
     clip = None if find_spec("open_clip") and find_spec("torch") else "clip"
     siglip = None if clip is None and find_spec("transformers") else "clip,hf"
     return (
-        EncoderInfo("builtin", "TinyViT-5M and all-MiniLM-L6-v2, onnxruntime", 320, 384, "MIT, Apache-2.0"),
-        EncoderInfo("builtin-large", "TinyViT-5M with DINOv2, and all-MiniLM-L6-v2", 704, 384, "MIT, Apache-2.0"),
-        EncoderInfo(
-            "builtin-judge", "builtin with four views a picture, to judge captions", 320, 384, "MIT, Apache-2.0"
-        ),
+        EncoderInfo("builtin", "eyes, our own small vision-language model", 512, 512, _OWN_LICENCE),
+        EncoderInfo("builtin-large", "eyes with DINOv2 beside them", 896, 512, _OWN_LICENCE),
+        EncoderInfo("builtin-judge", "eyes with four views a picture, to judge captions", 512, 512, _OWN_LICENCE),
+        EncoderInfo("eyes", "TinyViT-5M and all-MiniLM-L6-v2, trained to share a space", 512, 512, _OWN_LICENCE),
         EncoderInfo("tinyvit", "TinyViT-5M, ImageNet-22k", 320, None, "MIT"),
         EncoderInfo("dinov2", "DINOv2 ViT-S/14, mean of the patches", 384, None, "Apache-2.0"),
         EncoderInfo("minilm", "all-MiniLM-L6-v2, int8", None, 384, "Apache-2.0"),
@@ -109,6 +109,8 @@ def list_encoders() -> tuple[EncoderInfo, ...]:
         EncoderInfo("onnx:FOLDER", "an exported pair", None, None, "as the model's"),
     )
 
+
+_OWN_LICENCE = "Apache-2.0, MIT"
 
 OPENAI_CLIP = {
     "RN50": 1024,
@@ -161,7 +163,7 @@ class _Loader:
             return openclip.OpenClipImageEncoder(self._clip(rest), cache=self._cache)
         if kind == "onnx":
             return onnx.load_image_side(Path(rest).resolve(), device=self._device, cache=self._cache)
-        make = {"tinyvit": builtin.tinyvit, "dinov2": builtin.dinov2}[kind]
+        make = {"eyes": builtin.eyes_image, "tinyvit": builtin.tinyvit, "dinov2": builtin.dinov2}[kind]
         return make(device=self._device, cache=self._cache)
 
     def _text(self, name: str) -> TextEncoder:
@@ -175,7 +177,8 @@ class _Loader:
             return openclip.OpenClipTextEncoder(self._clip(rest), cache=self._cache)
         if kind == "onnx":
             return onnx.load_text_side(Path(rest).resolve(), device=self._device, cache=self._cache)
-        return builtin.minilm(device=self._device, cache=self._cache)
+        make = {"eyes": builtin.eyes_text, "minilm": builtin.minilm}[kind]
+        return make(device=self._device, cache=self._cache)
 
     def _clip(self, name: str) -> OpenClipModel:
         from recap.encoders.openclip import load_model
@@ -192,7 +195,7 @@ def _opened(cache: VectorCache | str | Path | None) -> VectorCache | None:
 
 
 def _is_pair(name: str) -> bool:
-    return name.startswith(_PAIRS) and not name.endswith(":")
+    return name in _OWN_PAIRS or (name.startswith(_PAIRS) and not name.endswith(":"))
 
 
 def _clip_info(

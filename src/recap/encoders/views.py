@@ -16,7 +16,10 @@ from recap.types import Vectors
 
 @dataclass(frozen=True, slots=True)
 class ManyViews:
-    """The picture as its encoder wants it, the whole of it squashed into the square, and both mirrored."""
+    """The picture as its encoder wants it, in another way, and both mirrored.
+
+    The other way is the whole of it squashed into the square, or for an encoder that wants it so, its middle.
+    """
 
     single: Preprocess
 
@@ -32,9 +35,9 @@ class ManyViews:
 
     def __call__(self, picture: Image.Image) -> Pixels:
         """Return the views, one after the other."""
-        whole = replace(self.single, resize="squash")
+        other = replace(self.single, resize="shortest" if self.single.resize == "squash" else "squash")
         mirrored = ImageOps.mirror(picture)
-        return np.stack([way(seen) for way in (self.single, whole) for seen in (picture, mirrored)])
+        return np.stack([way(seen) for way in (self.single, other) for seen in (picture, mirrored)])
 
 
 class ViewsImageEncoder(SingleImageEncoder):
@@ -49,12 +52,14 @@ class ViewsImageEncoder(SingleImageEncoder):
             dimension=single.dimension,
             batch_size=max(1, single.batch_size // 4),
             cache=cache,
+            details=single.details,
+            sight=single.sight,
         )
         self.single = single
 
     def forward(self, batch: Pixels) -> Vectors:
-        """Return for each picture the sum of the unit vectors of its views."""
+        """Return for each picture the sum of the unit vectors of its views, and the details of the first."""
         count, views, *shape = batch.shape
-        rows = unit_rows(self.single.forward(batch.reshape(count * views, *shape)))
-        summed: Vectors = rows.reshape(count, views, -1).sum(axis=1)
-        return summed
+        rows = self.single.forward(batch.reshape(count * views, *shape))
+        vectors = unit_rows(rows[:, : self.dimension]).reshape(count, views, -1).sum(axis=1)
+        return np.concatenate([vectors, rows[::views, self.dimension :]], axis=1)

@@ -1,0 +1,57 @@
+"""The first part of a network, cut out of its file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+from recap.assets import ASSETS, Asset
+from recap.assets.registry import LocalFile
+from recap.encoders.cutting import cut, first_part, part_sha256
+from recap.errors import AssetError
+
+
+@pytest.fixture
+def two_steps(tmp_path: Path, tiny: ModuleType) -> Path:
+    model: Path = tiny.save_model(
+        tmp_path / "two.onnx",
+        [helper.make_node("MatMul", ["x", "w"], ["middle"]), helper.make_node("MatMul", ["middle", "v"], ["output"])],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3])],
+        {"w": np.arange(12, dtype=np.float32).reshape(3, 4), "v": np.ones((4, 2), np.float32)},
+        ["batch", "2"],
+    )
+    return model
+
+
+def test_a_part_ends_at_its_tensor_and_leaves_later_weights_out(tmp_path: Path, two_steps: Path) -> None:
+    cut(two_steps, "middle", tmp_path / "part.onnx")
+    session = onnxruntime.InferenceSession(str(tmp_path / "part.onnx"), providers=["CPUExecutionProvider"])
+    rows = np.eye(3, dtype=np.float32)
+    (middle,) = session.run(None, {"x": rows})
+    assert np.array_equal(middle, np.arange(12, dtype=np.float32).reshape(3, 4))
+    assert _weights(tmp_path / "part.onnx") == {"w"}
+
+
+def test_an_unknown_tensor_is_named(tmp_path: Path, two_steps: Path) -> None:
+    with pytest.raises(AssetError, match="no tensor elsewhere"):
+        cut(two_steps, "elsewhere", tmp_path / "part.onnx")
+
+
+def test_a_part_is_cut_once(tmp_path: Path, two_steps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RECAP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setitem(ASSETS, "two", Asset("two", LocalFile(two_steps)))
+    first = first_part("two", "middle")
+    two_steps.unlink()
+    assert first_part("two", "middle") == first
+    assert part_sha256("two", "middle") != part_sha256("two", "output")
+
+
+def _weights(path: Path) -> set[str]:
+    import onnx
+
+    return {tensor.name for tensor in onnx.load(path).graph.initializer}
