@@ -1,14 +1,14 @@
 """How good the captions are: CIDEr-D of every way to choose candidates, on real pictures.
 
     python benchmarks/captions.py flickr8k DIR/flickr8k [--encoder builtin-large] [--lm smollm2 --lm-images 200]
-    python benchmarks/captions.py coco DIR
+    python benchmarks/captions.py coco DIR [--out captions.json]
     python benchmarks/captions.py flickr8k-from-coco DIR/flickr8k
 
 ``flickr8k``: DIR holds ``images/``, ``captions.token.txt`` and ``train.txt``, ``dev.txt``, ``test.txt``; the map is
-fitted on train, whose captions are the datastore. ``coco``: DIR holds ``coco-vectors/`` (ids.npy,
-tinyvit.npy) and ``coco/karpathy_test_references.json``; the map is that of the built-in pack, the datastore holds all
-captions of train2014, and recall both ways among the test pictures is printed too. ``flickr8k-from-coco``: pictures of
-Flickr8k, the built-in map, and captions of COCO train2014 only. Vectors are kept in the cache.
+fitted on train, whose captions are the datastore. ``coco``: DIR holds ``karpathy_test_references.json`` and the test
+pictures as ``images/NUMBER.jpg`` (those that are missing are left out); the captioner is the built-in pack, and recall
+both ways among the first thousand pictures is printed too. ``flickr8k-from-coco``: pictures of Flickr8k and the
+built-in pack. All from pixels; vectors are kept in the cache.
 
 "most central" is the plainest way without a language model: of the thirty nearest captions the one whose vector lies
 closest to the others'. "verbatim" is the share of captions that stand in the datastore word for word, "repeats" that
@@ -26,20 +26,22 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from tqdm import tqdm
 
 from recap import pack
 from recap.alignment import LinearAlignment, PairStatistics
 from recap.assets import cache_dir
-from recap.builtin import coco_datastore, packaged_file
+from recap.builtin import CAPTIONS, LANGUAGE_MODEL, builtin_datastore, packaged_file
 from recap.captioner import ReCap
 from recap.datasets import read_flickr8k
 from recap.datasets.coco import read_coco_captions
-from recap.datasets.vectors import PictureVectors
 from recap.datastore import Datastore
 from recap.encoders import load_encoder
+from recap.errors import ImageError
+from recap.files import write_json
 from recap.language import Decoding, LanguageModel, load_language_model
 from recap.metrics import cider_d
-from recap.types import Draft, Prompt, Vectors
+from recap.types import Draft, ImageLike, Prompt, Vectors
 from recap.words import words
 
 CENTRAL = "most central"
@@ -64,6 +66,7 @@ class Remembering:
 
     def __init__(self, model: LanguageModel) -> None:
         self.name, self.completes, self._model = model.name, model.completes, model
+        self.sight = getattr(model, "sight", "")
         self._known: dict[str, list[Draft]] = {}
 
     def write(self, prompts: Sequence[Prompt], decoding: Decoding) -> list[list[Draft]]:
@@ -82,23 +85,33 @@ def main() -> None:
     parser.add_argument("--split", default="test", choices=["dev", "test"], help="of Flickr8k; choose settings on dev")
     parser.add_argument("--lm", default="writer", help="the language model")
     parser.add_argument("--lm-images", type=int, help="only on the first so many pictures: for slow models")
+    parser.add_argument("--captions", type=int, default=CAPTIONS, help="of the built-in pack; 0 takes all of them")
+    parser.add_argument("--default-only", action="store_true", help="only what recap does when nothing is asked for")
+    parser.add_argument("--out", type=Path, help="write the captions of the last row, and references beside them")
     parser.add_argument("--show", type=int, default=0, help="print the captions of so many pictures, too")
     arguments = parser.parse_args()
     if arguments.data == "flickr8k":
         captioner, vectors, references = flickr8k(arguments.folder, arguments.encoder, arguments.split)
         title = f"Flickr8k {arguments.split}, {arguments.encoder}"
     elif arguments.data == "coco":
-        captioner, vectors, references = coco(arguments.folder)
-        title = f"COCO Karpathy test (pictures with a vector), {captioner.encoder.name}"
+        captioner, vectors, references = coco(arguments.folder, arguments.captions)
+        title = f"COCO Karpathy test, {captioner.encoder.name}"
         print_recall(captioner, vectors, references)
     else:
-        captioner, vectors, references = flickr8k_from_coco(arguments.folder, arguments.split)
+        captioner, vectors, references = flickr8k_from_coco(arguments.folder, arguments.split, arguments.captions)
         title = f"Flickr8k {arguments.split}, captions of COCO, {captioner.encoder.name}"
     model = load_language_model(arguments.lm)
     rows = RETRIEVED if model is None else RETRIEVED + WRITTEN
+    rows = rows[-1:] if arguments.default_only else rows
     written = captioner.configured(language_model=model and Remembering(model))
     first = arguments.lm_images
-    print_captions(f"{title}, {arguments.lm}", written, vectors[:first], references[:first], rows, arguments.show)
+    texts = print_captions(f"{title}, {arguments.lm}", written, vectors[:first], references[:first], rows)
+    for text, own in list(zip(texts, references, strict=False))[: arguments.show]:
+        print(f"{text}\t({own[0]})")
+    if arguments.out:
+        write_json(arguments.out, {str(row): text for row, text in enumerate(texts)})
+        beside = arguments.out.with_suffix(".references.json")
+        write_json(beside, {str(row): list(own) for row, own in enumerate(references[: len(texts)])})
 
 
 def flickr8k(folder: Path, encoder: str, split: str) -> tuple[ReCap, Vectors, list[list[str]]]:
@@ -108,35 +121,41 @@ def flickr8k(folder: Path, encoder: str, split: str) -> tuple[ReCap, Vectors, li
     started = time.perf_counter()
     captioner = ReCap.fit(pairs, encoder=loaded, source="flickr8k", progress=True)
     print(f"encoded and fitted {len(pairs)} pictures in {time.perf_counter() - started:.1f} s")
-    vectors = loaded.encode_images([pair.image for pair in judged], progress=True)
+    vectors = encoded(captioner, [pair.image for pair in judged])
     return captioner, vectors, [list(pair.captions) for pair in judged]
 
 
-def flickr8k_from_coco(folder: Path, split: str) -> tuple[ReCap, Vectors, list[list[str]]]:
-    """Return the built-in map over all captions of train2014, and vectors and captions of Flickr8k's split."""
-    captioner = builtin_captioner()
+def flickr8k_from_coco(folder: Path, split: str, captions: int) -> tuple[ReCap, Vectors, list[list[str]]]:
+    """Return the built-in captioner, and vectors and captions of Flickr8k's split."""
+    captioner = builtin_captioner(captions)
     judged = read_flickr8k(folder, split)
-    vectors = captioner.encoder.encode_images([pair.image for pair in judged], progress=True)
-    return captioner, vectors, [list(pair.captions) for pair in judged]
+    return captioner, encoded(captioner, [pair.image for pair in judged]), [list(pair.captions) for pair in judged]
 
 
-def builtin_captioner() -> ReCap:
-    """Return the built-in map over all captions of train2014."""
+def builtin_captioner(captions: int) -> ReCap:
+    """Return the captioner of the built-in pack."""
     loaded = load_encoder("builtin", cache=cache_dir() / "vectors.sqlite")
     return ReCap(
         loaded,
         PairStatistics.load(packaged_file(pack.STATISTICS)),
-        coco_datastore(loaded, 0, progress=True),
+        builtin_datastore(loaded, captions, progress=True),
         alignment=LinearAlignment.load(packaged_file(pack.ALIGNMENT)),
+        language_model=load_language_model(LANGUAGE_MODEL),
     )
 
 
-def coco(folder: Path) -> tuple[ReCap, Vectors, list[list[str]]]:
-    """Return the built-in map over all captions of train2014, and vectors and captions of the test pictures."""
-    captioner = builtin_captioner()
-    known = PictureVectors.read(folder / "coco-vectors", captioner.encoder.image)
-    pairs = [pair for pair in read_coco_captions(folder / "coco", "test") if pair.id in known]
-    return captioner, known.take([pair.id for pair in pairs]), [list(pair.captions) for pair in pairs]
+def coco(folder: Path, captions: int) -> tuple[ReCap, Vectors, list[list[str]]]:
+    """Return the built-in captioner, and vectors and captions of the test pictures."""
+    captioner = builtin_captioner(captions)
+    there = {path.stem: path for path in (folder / "images").iterdir()}
+    pairs = [pair for pair in read_coco_captions(folder, "test") if pair.id in there]
+    return captioner, encoded(captioner, [there[p.id] for p in pairs]), [list(p.captions) for p in pairs]
+
+
+def encoded(captioner: ReCap, pictures: Sequence[ImageLike]) -> Vectors:
+    """Return what the captioner sees of each picture."""
+    rows = [row for row in captioner.encode_each(tqdm(pictures, unit="image")) if not isinstance(row, ImageError)]
+    return np.stack(rows)
 
 
 def print_captions(
@@ -145,9 +164,8 @@ def print_captions(
     vectors: Vectors,
     references: Sequence[Sequence[str]],
     rows: Sequence[tuple[str, str, str]],
-    show: int,
-) -> None:
-    """Print CIDEr-D for each way to choose, and the captions of the last."""
+) -> list[str]:
+    """Print CIDEr-D for each way to choose, and return the captions of the last."""
     table = Table(title=f"{title}: {len(vectors):,} pictures, {len(captioner.datastore):,} captions")
     for column in ("candidates", "selection", "map", "CIDEr-D", "verbatim %", "repeats %", "CPU ms a picture"):
         table.add_column(column, justify="left" if column in ("candidates", "selection", "map") else "right")
@@ -167,14 +185,13 @@ def print_captions(
         shares = (np.mean([words(text) in stored for text in texts]), np.mean([repeats(text) for text in texts]))
         table.add_row(candidates, selection, method, value, *(f"{100 * s:.1f}" for s in shares), f"{spent:.1f}")
     Console().print(table)
-    for text, own in list(zip(texts, references, strict=True))[:show]:
-        print(f"{text}\t({own[0]})")
+    return texts
 
 
 def most_central(captioner: ReCap, vectors: Vectors, count: int = 30) -> list[str]:
     """Return for each picture the nearest caption that has the largest mean cosine with the other near ones."""
     texts = []
-    for query in captioner.alignment.transform(vectors):
+    for query in captioner.alignment.transform(captioner.vectors_of(vectors)):
         found = captioner.datastore.search(query[None], count)
         rows = captioner.alignment.transform_texts(captioner.datastore.raw_vectors(found.ids[0]))
         evidence = captioner.datastore.evidence(found.ids[0], found.similarities[0])
@@ -190,6 +207,7 @@ def repeats(text: str) -> bool:
 
 def print_recall(captioner: ReCap, vectors: Vectors, references: Sequence[Sequence[str]], first: int = 1000) -> None:
     """Print recall both ways among the first pictures and all of their captions."""
+    vectors = captioner.vectors_of(vectors)
     owners = np.array([row for row, captions in enumerate(references[:first]) for _ in captions])
     texts = captioner.encoder.encode_texts([" ".join(c.split()) for captions in references[:first] for c in captions])
     table = Table(title=f"Recall in percent among the first {first:,} pictures")

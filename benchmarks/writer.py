@@ -17,7 +17,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from recap.builtin import coco_datastore
+from recap.builtin import builtin_datastore
 from recap.encoders import load_encoder
 from recap.language import Decoding, LanguageModel, PromptTemplate, load_language_model
 from recap.types import Prompt
@@ -53,7 +53,7 @@ def main() -> None:
 def make_prompts(count: int, captions: int) -> list[Prompt]:
     """Return prompts of captions that lie close together."""
     encoder = load_encoder("builtin")
-    datastore = coco_datastore(encoder, captions, progress=True)
+    datastore = builtin_datastore(encoder, captions, progress=True)
     rows = list(datastore)
     chosen = np.linspace(0, len(rows) - 1, count).astype(int)
     template = PromptTemplate.paper()

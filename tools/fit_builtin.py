@@ -1,11 +1,9 @@
 """Fit the map of the built-in pack, and write it into the package.
 
-    python tools/fit_builtin.py --coco-vectors DIR --flickr8k DIR
+    python tools/fit_builtin.py --work DIR --tested FILE
 
-``--coco-vectors`` holds ``ids.npy`` (COCO image ids) and ``tinyvit.npy``, the vectors of the pictures; those of
-train2014 are used. ``--flickr8k`` holds ``images/``, ``captions.token.txt`` and
-``train.txt``. Captions of COCO come from the asset ``coco-captions-train``. Only statistics and the map are written: no
-caption and no picture.
+DIR is the folder that ``tools/train_eyes.py`` worked in, with the vectors of its last step; FILE holds the numbers of
+COCO's test pictures (``.npy``), which are left out. Only statistics and the map are written: no caption and no picture.
 """
 
 from __future__ import annotations
@@ -14,34 +12,30 @@ import argparse
 from pathlib import Path
 
 import numpy as np
+from eyes import data
 
 import recap
 from recap import pack
 from recap.alignment import LinearAlignment, PairStatistics
-from recap.assets import cache_dir
-from recap.datasets import read_flickr8k
-from recap.datasets.coco import coco_train_captions
-from recap.datasets.vectors import PictureVectors
-from recap.encoders import Encoder, load_encoder
-from recap.fitting import empty_statistics, encode_pairs
+from recap.encoders import load_encoder
+from recap.fitting import empty_statistics
+from recap.types import Vectors
 
 BLOCK = 4096
+NAMED_CAPTIONS = 1
+"""Of pictures that have a name, the wordings of it are no captions of people: only so many count."""
 
 
 def main() -> None:
     """Fit one pack and write its two files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--coco-vectors", type=Path, required=True)
-    parser.add_argument("--flickr8k", type=Path, required=True)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--tested", type=Path, required=True)
     parser.add_argument("--method", default="procrustes")
     parser.add_argument("--out", type=Path, default=Path(recap.__file__).parent / "data")
     arguments = parser.parse_args()
-    encoder = load_encoder("builtin", cache=cache_dir() / "vectors.sqlite")
-    statistics = encode_pairs(read_flickr8k(arguments.flickr8k, "train"), encoder, progress=True).statistics
-    print(f"Flickr8k: {statistics.pairs:,.0f} pairs")
-    coco = coco_statistics(arguments.coco_vectors, encoder)
-    print(f"COCO: {coco.pairs:,.0f} pairs")
-    statistics.merge(coco)
+    statistics = world_statistics(arguments.work, {int(number) for number in np.load(arguments.tested)})
+    print(f"{statistics.pairs:,.0f} pairs")
     folder = arguments.out / pack.BUILTIN
     folder.mkdir(parents=True, exist_ok=True)
     # the map is solved from what is written, so that the two files agree to the last bit
@@ -52,19 +46,31 @@ def main() -> None:
         print(f"{file}: {file.stat().st_size:,} bytes")
 
 
-def coco_statistics(folder: Path, encoder: Encoder) -> PairStatistics:
-    """Return the statistics of the COCO train2014 pictures that have a vector."""
-    known, captions = PictureVectors.read(folder, encoder.image), coco_train_captions()
-    # Karpathy's test pictures are all of val2014, so that train2014 has none of them
-    ids = [image for image in known.ids if int(image) in captions]
-    statistics = empty_statistics(encoder)
-    for start in range(0, len(ids), BLOCK):
-        block = ids[start : start + BLOCK]
-        texts = [text for image in block for text in captions[int(image)]]
-        counts = [len(captions[int(image)]) for image in block]
-        statistics.update(known.take(block), encoder.encode_texts(texts, progress=True), counts=counts)
-        print(f"{start + len(block):,} of {len(ids):,} pictures")
+def world_statistics(work: Path, tested: set[int]) -> PairStatistics:
+    """Return the statistics of the pictures the eyes learned from."""
+    records, texts = data.open_records(work), data.Texts(work)
+    split = data.split(records, data.Pictures(work / "maps").there(), tested)
+    pictures = np.load(work / "vectors.npy", mmap_mode="r")
+    sentences = np.load(work / "text_vectors.npy", mmap_mode="r")
+    statistics = empty_statistics(load_encoder("builtin"))
+    for start in range(0, len(split.train), BLOCK):
+        rows, numbers, counts = [], [], []
+        for row in split.train[start : start + BLOCK].tolist():
+            record = records[row]
+            captions = record.captions if record.source in data.CAPTIONED else record.captions[:NAMED_CAPTIONS]
+            known = [number for text in captions if texts.done[number := texts.number[text]]]
+            if known:
+                rows.append(row)
+                numbers += known
+                counts.append(len(known))
+        statistics.update(_unit(pictures[rows]), _unit(sentences[numbers]), counts=counts)
     return statistics
+
+
+def _unit(rows: Vectors) -> Vectors:
+    rows = np.asarray(rows, np.float32)
+    unit: Vectors = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return unit
 
 
 if __name__ == "__main__":

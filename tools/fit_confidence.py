@@ -1,42 +1,44 @@
 """Fit the confidence of the built-in pack, and write it into the package.
 
-    python tools/fit_confidence.py --flickr8k DIR --coco-vectors DIR [--lm NAME]
+    python tools/fit_confidence.py --flickr8k DIR --work DIR --tested FILE [--lm NAME]
 
 ``--flickr8k`` holds ``images/``, ``captions.token.txt``, ``dev.txt``, ``test.txt`` and ``expert_annotations.txt``;
-``--coco-vectors`` holds ``ids.npy``, ``test_ids.npy`` and ``tinyvit.npy``, as for ``fit_builtin.py``. Fitted are the
-judge, on what the experts said, and the calibration, on that and on the captioner's own captions of Flickr8k dev and
-of some COCO train2014 pictures (whose captions are not retrieved for them), which the judge labels. The three have
-equal weight. Only a few numbers are written.
+``--work`` is the folder ``train_eyes.py`` worked in, and ``--tested`` a file with the numbers of COCO's test pictures
+(``.npy``). Fitted are the judge, on what the experts said, and the calibration, on that and on the captioner's own
+captions of Flickr8k dev and of the pictures the eyes were not trained on: of COCO, of Conceptual Captions, and of the
+sets with names. The judge labels these. All sets have equal weight. Only a few numbers are written.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from writer.prepare import World
 
 import recap
 from recap import pack
 from recap.alignment import LinearAlignment, PairStatistics
-from recap.assets import cache_dir, fetch
-from recap.builtin import LANGUAGE_MODEL, coco_datastore, packaged_file
+from recap.assets import cache_dir
+from recap.builtin import LANGUAGE_MODEL, builtin_datastore, packaged_file
 from recap.calibration import Judge, KnownPictures, Places, closeness_to_references, given_rows, own_rows, unit_of
 from recap.captioner import ReCap
 from recap.confidence import Calibration, Floats
 from recap.datasets import read_flickr8k
 from recap.datasets.judgements import Judgements, read_judgements
 from recap.encoders import load_encoder
+from recap.errors import ImageError
 from recap.files import write_json
 
 RIGHT = 3
 """Who gives at least this calls a caption right: 4 is without errors, 3 with minor ones, 2 is related, 1 is not."""
 
-COCO_PICTURES = 2000
+PICTURES = 600
+"""So many of each set are captioned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,8 @@ def main() -> None:
     """Fit and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--flickr8k", type=Path, required=True)
-    parser.add_argument("--coco-vectors", type=Path, required=True)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--tested", type=Path, required=True)
     parser.add_argument("--lm", default=LANGUAGE_MODEL, help="whose sentences are judged too; none for no model")
     parser.add_argument("--out", type=Path, default=Path(recap.__file__).parent / "data" / pack.BUILTIN)
     arguments = parser.parse_args()
@@ -80,7 +83,7 @@ def main() -> None:
     judge, calibration = fit(
         captioner,
         experts(captioner, arguments.flickr8k),
-        own_sets(captioner, arguments.flickr8k, arguments.coco_vectors),
+        own_sets(captioner, arguments.flickr8k, World(arguments.work, {int(n) for n in np.load(arguments.tested)})),
     )
     path = arguments.out / pack.CONFIDENCE
     write_json(path, {"calibration": calibration.as_dict(), "judge": asdict(judge)})
@@ -92,7 +95,7 @@ def builtin_captioner(language_model: str = LANGUAGE_MODEL) -> ReCap:
     encoder = load_encoder("builtin", cache=cache_dir() / "vectors.sqlite")
     statistics = PairStatistics.load(packaged_file(pack.STATISTICS))
     alignment = LinearAlignment.load(packaged_file(pack.ALIGNMENT))
-    captioner = ReCap(encoder, statistics, coco_datastore(encoder, progress=True), alignment=alignment)
+    captioner = ReCap(encoder, statistics, builtin_datastore(encoder, progress=True), alignment=alignment)
     return captioner.configured(language_model=language_model)
 
 
@@ -115,12 +118,16 @@ def experts(captioner: ReCap, folder: Path) -> Experts:
     )
 
 
-def own_sets(captioner: ReCap, flickr8k: Path, coco_vectors: Path) -> list[OwnCaptions]:
-    """Return own captions of Flickr8k dev and of COCO train2014."""
+def own_sets(captioner: ReCap, flickr8k: Path, world: World) -> list[OwnCaptions]:
+    """Return own captions of Flickr8k dev and of what the eyes were not trained on."""
+    known_sets = [flickr8k_pictures(captioner, flickr8k, "dev").part(np.arange(PICTURES))]
+    known_sets += [held_out_pictures(captioner, world, kind) for kind in ("coco", "conceptual", "named")]
+    unit = unit_of(captioner, known_sets[0])
     sets = []
-    for known in (flickr8k_pictures(captioner, flickr8k, "dev"), coco_pictures(captioner, coco_vectors)):
+    for known in known_sets:
         rows, closeness = own_rows(captioner, known)
-        sets.append(OwnCaptions(rows, closeness / unit_of(captioner, known), len(known.counts)))
+        # the wordings of a name are closer to each other than what people write: their unit would be no measure
+        sets.append(OwnCaptions(rows, closeness / unit, len(known.counts)))
     return sets
 
 
@@ -145,24 +152,18 @@ def fit(captioner: ReCap, rated: Experts, own: Sequence[OwnCaptions]) -> tuple[J
 def flickr8k_pictures(captioner: ReCap, folder: Path, split: str) -> KnownPictures:
     """Return the pictures of a split with their five captions."""
     pairs = read_flickr8k(folder, split)
-    images = captioner.encoder.encode_images([pair.image for pair in pairs], progress=True)
-    texts = captioner.encoder.encode_texts([text for pair in pairs for text in pair.captions])
-    return KnownPictures(images, texts, tuple(len(pair.captions) for pair in pairs), tuple(pair.id for pair in pairs))
+    images = [row for row in captioner.encode_each([pair.image for pair in pairs]) if not isinstance(row, ImageError)]
+    captions = [pair.captions for pair in pairs]
+    return KnownPictures.of(captioner.encoder, [pair.id for pair in pairs], captions, np.stack(images))
 
 
-def coco_pictures(captioner: ReCap, folder: Path, count: int = COCO_PICTURES) -> KnownPictures:
-    """Return some train2014 pictures that have a vector, none of them of Karpathy's test split."""
-    captions: dict[int, list[str]] = {}
-    for item in json.loads(fetch("coco-captions-train").read_text(encoding="utf-8"))["annotations"]:
-        captions.setdefault(item["image_id"], []).append(" ".join(item["caption"].split()))
-    ids, tested = np.load(folder / "ids.npy").tolist(), set(np.load(folder / "test_ids.npy").tolist())
-    there = [row for row, image in enumerate(ids) if image in captions and image not in tested]
-    chosen = [there[place] for place in np.linspace(0, len(there) - 1, count, dtype=int)]
-    vectors = np.load(folder / "tinyvit.npy", mmap_mode="r")[chosen].astype(np.float32)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    texts = captioner.encoder.encode_texts([text for row in chosen for text in captions[ids[row]]])
-    counts = tuple(len(captions[ids[row]]) for row in chosen)
-    return KnownPictures(vectors, texts, counts, tuple(str(ids[row]) for row in chosen))
+def held_out_pictures(captioner: ReCap, world: World, kind: str) -> KnownPictures:
+    """Return pictures that the eyes were not trained on; those with a name have one sentence."""
+    rows = [row for row in [*world.split.dev["coco"], *world.split.dev["world"]] if world.kind(int(row)) == kind]
+    shown = world.shown([int(row) for row in rows[:PICTURES]])
+    captions = [group[:1] if kind == "named" else group for group in shown.captions]
+    images = np.concatenate([shown.vectors, shown.details.astype(np.float32)], axis=1)
+    return KnownPictures.of(captioner.encoder, list(shown.owners), captions, images)
 
 
 if __name__ == "__main__":

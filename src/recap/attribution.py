@@ -11,23 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Literal
 
 from recap.selection import VOTE_TEMPERATURE
 from recap.types import Caption, Evidence
-from recap.words import surface_words
+from recap.words import COMMON_WORDS, same_word, surface_words
 
 Kind = Literal["evidence", "common", "nowhere"]
 """A word rests on evidence, is common to all sentences, or comes from nowhere."""
-
-_COMMON = """
-a an and are as at be been being but by can do does for from had has have he her his i if in into is it its of off on
-onto or our out over she so some that the their them there these they this those to up very was we were what when where
-which while who with you your
-"""
-COMMON_WORDS = frozenset(_COMMON.split())
-"""English words that are in every other sentence, whatever the picture."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,22 +126,3 @@ def _strength(said: Sequence[str], number: int, sentence: Sequence[str]) -> int:
 
     runs = (run(number, place, -1) + run(number, place, 1) - 1 for place in range(len(sentence)))
     return max(0, *runs, 0)
-
-
-def same_word(one: str, other: str) -> bool:
-    """Tell whether two words in lower case are the same but for an English ending: dog and dogs, run and running."""
-    return one == other or not _roots(one).isdisjoint(_roots(other))
-
-
-@lru_cache(maxsize=1 << 14)
-def _roots(word: str) -> frozenset[str]:
-    """Return what a word may be without its ending; a rest without a vowel is no word."""
-    word = word.removesuffix("'s").removesuffix("\u2019s")
-    roots = {word}
-    for ending, others in (("s", ("",)), ("es", ("",)), ("ies", ("y",)), ("ing", ("", "e")), ("ed", ("", "e"))):
-        rest = word.removesuffix(ending)
-        if rest != word and len(rest) >= 3 - (ending == "ies") and any(vowel in rest for vowel in "aeiouy"):
-            roots.update(rest + other for other in others)
-            if ending in ("ing", "ed") and rest[-1] == rest[-2]:
-                roots.add(rest[:-1])
-    return frozenset(roots)

@@ -1,7 +1,8 @@
 """The pack that comes with the package: the map is inside, the captions are fetched and embedded on first use.
 
-The map was fitted by ``tools/fit_builtin.py`` on COCO and Flickr8k pictures; the captions to retrieve from are those
-of COCO train2014 (CC BY 4.0), in which neither the test nor the validation pictures of Karpathy's split occur.
+The map was fitted by ``tools/fit_builtin.py``. The captions to retrieve from are those of COCO train2014 (CC BY 4.0),
+in which neither the test nor the validation pictures of Karpathy's split occur, and our own list of things and scenes
+that they hardly name, so that a rocket can be called a rocket.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ CAPTIONS = 50_000
 ENCODER = "builtin"
 LANGUAGE_MODEL = "writer"
 SOURCE = "coco-train2014"
+CONCEPTS = "concepts"
 _ASSET = "coco-captions-train"
 _SEED = 2024
 _WORDS = range(2, 26)
@@ -78,7 +80,7 @@ def packaged_file(file: str) -> Path:
 def _version() -> str:
     """Return a short name for all that makes the pack, so that one made by an older recap is not taken for it."""
     contents = (packaged_file(file).read_bytes() for file in (pack.STATISTICS, pack.ALIGNMENT))
-    words = f"{__version__} {LANGUAGE_MODEL} {Settings()}"
+    words = f"{__version__} {LANGUAGE_MODEL} {Settings()} {concept_sentences()}"
     return hashlib.sha256(b"".join([words.encode(), *contents])).hexdigest()[:12]
 
 
@@ -95,7 +97,7 @@ def _make(home: Path, captions: int, progress: bool) -> None:
     encoder = load_encoder(ENCODER, cache=VectorCache(unfinished))
     statistics = PairStatistics.load(packaged_file(pack.STATISTICS))
     alignment = LinearAlignment.load(packaged_file(pack.ALIGNMENT))
-    datastore = coco_datastore(encoder, captions, progress=progress)
+    datastore = builtin_datastore(encoder, captions, progress=progress)
     settings = Settings(
         method=alignment.method, examples=_examples(datastore.centred_by(alignment.text_mean_), alignment)
     )
@@ -107,8 +109,14 @@ def _make(home: Path, captions: int, progress: bool) -> None:
         leftover.unlink(missing_ok=True)
 
 
-def coco_datastore(encoder: Encoder, captions: int = CAPTIONS, *, progress: bool = False) -> Datastore:
-    """Return a datastore of ``captions`` captions of COCO train2014, 0 for all of them."""
+def concept_sentences() -> list[str]:
+    """Return our own sentences about things and scenes."""
+    path = Path(__file__).parent / "data" / "concepts" / "en.txt"
+    return [line for line in path.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
+
+
+def builtin_datastore(encoder: Encoder, captions: int = CAPTIONS, *, progress: bool = False) -> Datastore:
+    """Return a datastore of ``captions`` captions of COCO train2014, 0 for all of them, and of the concepts."""
     content = json.loads(fetch(_ASSET).read_text(encoding="utf-8"))
     records = [(str(item["image_id"]), item["caption"]) for item in content["annotations"]]
     chosen = choose_captions(records, captions)
@@ -117,6 +125,8 @@ def coco_datastore(encoder: Encoder, captions: int = CAPTIONS, *, progress: bool
     text = encoder.text
     datastore = Datastore(text.dimension, encoder=text.name, fingerprint=text.fingerprint, dtype="float16")
     datastore.add(texts, vectors, source=SOURCE, image_ids=[image for image, _ in chosen])
+    concepts = concept_sentences()
+    datastore.add(concepts, encoder.encode_texts(concepts), source=CONCEPTS)
     return datastore
 
 
@@ -127,7 +137,7 @@ def _examples(datastore: Datastore, alignment: LinearAlignment) -> tuple[WorkedE
     examples: list[WorkedExample] = []
     for place, row in enumerate(rows):
         other = first.setdefault(row.image_id, place)
-        if other == place:
+        if other == place or not row.image_id:
             continue
         query = alignment.transform_texts(datastore.raw_vectors([rows[other].id]))
         found = datastore.search(query, EXAMPLE_CAPTIONS, exclude_image_ids=[row.image_id])

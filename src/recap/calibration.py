@@ -83,6 +83,7 @@ class KnownPictures:
     """Pictures whose captions are known: vectors of both, in the encoder's space."""
 
     images: Vectors
+    """As ``ReCap.encode_each`` gives them."""
     references: Vectors
     counts: tuple[int, ...]
     """How many references each picture has; they follow one another in the order of the pictures."""
@@ -187,6 +188,7 @@ def given_rows(captioner: ReCap, images: Vectors, texts: Sequence[str], owners: 
     vectors = captioner.alignment.transform_texts(captioner.encoder.encode_texts(list(texts)))
     rows = np.empty((len(texts), len(FEATURES)))
     retrieving = captioner.configured(candidates="retrieved")
+    images = captioner.vectors_of(images)
     for row, proposals in enumerate(_proposals(retrieving, images)):
         own = np.flatnonzero(owners == row)
         query = captioner.alignment.transform(images[row][None])[0]
@@ -228,7 +230,8 @@ def _proposals(captioner: ReCap, images: Vectors, ids: Sequence[str] | None = No
 
 def _without(captioner: ReCap, part: KnownPictures) -> ReCap:
     """Return a captioner whose map does not know some pictures; the mean of the captions stays that of all."""
-    held_out = empty_statistics(captioner.encoder).update(part.images, part.references, counts=part.counts)
+    vectors = captioner.vectors_of(part.images)
+    held_out = empty_statistics(captioner.encoder).update(vectors, part.references, counts=part.counts)
     remaining = captioner.statistics - held_out
     twin = copy(captioner)
     twin.alignment = LinearAlignment.from_statistics(remaining, **captioner.alignment.get_params())
@@ -241,7 +244,7 @@ def _encoded(captioner: ReCap, pairs: Pairs, most: int, fitted: bool) -> KnownPi
     taken = None if register is None else {(picture.id, picture.captions_sha256) for picture in register}
     usable = (p for p in as_pairs(pairs) if taken is None or (p.id, captions_digest(p.captions)) in taken)
     chosen = _sample(usable, most)
-    vectors = captioner.encoder.encode_each(pair.image for pair in chosen)
+    vectors = captioner.encode_each(pair.image for pair in chosen)
     readable = [(p, v) for p, v in zip(chosen, vectors, strict=True) if not isinstance(v, ImageError)]
     return KnownPictures.of(
         captioner.encoder,

@@ -215,11 +215,21 @@ class ReCap:
     def caption(self, image: ImageLike, **settings: Any) -> Caption:
         """Return the caption of one image, with its evidence and candidates; settings hold for this call."""
         captioner = self.configured(**settings) if settings else self
-        return captioner.caption_vectors(self.encoder.encode_images([image]))[0]
+        (row,) = captioner.encode_each([image])
+        if isinstance(row, ImageError):
+            raise row
+        return captioner.caption_vectors(row[None])[0]
+
+    def encode_each(self, images: Iterable[ImageLike]) -> Iterator[Vectors | ImageError]:
+        """Yield for each image what ``caption_vectors`` takes, or the reason why there is none.
+
+        That is its vector, and behind it the details that the language model can read.
+        """
+        return self.encoder.encode_each(images, details=self._looks)
 
     def caption_each(self, images: Iterable[ImageLike]) -> Iterator[Caption | ImageError]:
         """Yield for each image, in order, its caption or the reason why there is none."""
-        encoded = self.encoder.encode_each(images)
+        encoded = self.encode_each(images)
         while batch := list(islice(encoded, BATCH)):
             readable = [vector for vector in batch if not isinstance(vector, ImageError)]
             captions = iter(self.caption_vectors(np.stack(readable)) if readable else ())
@@ -256,7 +266,7 @@ class ReCap:
         exclude_image_ids: Sequence[str | None] | None = None,
         exclude_texts: Sequence[Collection[str]] | None = None,
     ) -> list[Caption]:
-        """Return captions for images whose vectors are there already.
+        """Return captions for images whose vectors are there already, as ``encode_each`` or the encoder gives them.
 
         ``exclude_image_ids`` names for each image whose captions must not be retrieved for it: its own, when images
         of the datastore are captioned. ``exclude_texts`` gives for each image the captions that must not be.
@@ -273,11 +283,12 @@ class ReCap:
     ) -> list[Proposals]:
         """Return for each image what ``caption_vectors`` would choose from."""
         # row by row, since BLAS rounds differently for other batch sizes and a caption must not depend on its batch
+        vectors, details = self._split(vectors)
         queries = np.concatenate([self.alignment.transform(vector[None]) for vector in vectors])
         evidence = self._evidence(queries, exclude_image_ids, exclude_texts or [()] * len(queries))
         if not all(evidence):
             raise InputError("nothing is left to retrieve for some of the images: the datastore is too small")
-        drafts = self._write(queries, evidence)
+        drafts = self._write(queries, evidence, details)
         candidates = [self._candidates(*row) for row in zip(drafts, evidence, strict=True)]
         cosines = self._cosines(queries, candidates, evidence)
         return [Proposals(*row) for row in zip(candidates, cosines, evidence, strict=True)]
@@ -290,6 +301,7 @@ class ReCap:
         self, vectors: Vectors, k: int | None = None, *, aligned: bool = True
     ) -> list[tuple[Evidence, ...]]:
         """Return the captions nearest to images whose vectors are there already."""
+        vectors, _ = self._split(vectors)
         if aligned:
             queries, store = self.alignment.transform(vectors), self.datastore
         elif self.encoder.shares_space:
@@ -360,6 +372,21 @@ class ReCap:
         loaded.calibration = contents.calibration
         return loaded
 
+    def vectors_of(self, rows: Vectors) -> Vectors:
+        """Return the vectors among what ``encode_each`` gives."""
+        return self._split(rows)[0]
+
+    @property
+    def _looks(self) -> bool:
+        """Whether the language model reads more of an image than its vector."""
+        writes = self.language_model is not None and self.settings.candidates != "retrieved"
+        return writes and bool(self.encoder.sight) and getattr(self.language_model, "sight", "") == self.encoder.sight
+
+    def _split(self, rows: Vectors) -> tuple[Vectors, Vectors | None]:
+        """Return the vectors of images, and the details behind them where there are some."""
+        vectors, details = np.split(rows, [self.encoder.image.dimension], axis=1)
+        return vectors, details if details.size else None
+
     @cached_property
     def _uncentred(self) -> CaptionStore:
         return self.datastore.centred_by(None)
@@ -385,7 +412,9 @@ class ReCap:
                 return [row[:wanted] for row in kept]
             asked *= 2
 
-    def _write(self, queries: Vectors, evidence: Sequence[Sequence[Evidence]]) -> list[list[Draft]]:
+    def _write(
+        self, queries: Vectors, evidence: Sequence[Sequence[Evidence]], details: Vectors | None = None
+    ) -> list[list[Draft]]:
         model = self.language_model
         if model is None and self.settings.candidates == "lm":
             raise InputError(
@@ -395,6 +424,9 @@ class ReCap:
             return [[] for _ in evidence]
         template = self.settings.template(completes=model.completes)
         prompts = [self._prompt(template, *row, self.settings.k) for row in zip(queries, evidence, strict=True)]
+        if details is not None:
+            sight = self.encoder.sight
+            prompts = [replace(one, details=row, sight=sight) for one, row in zip(prompts, details, strict=True)]
         try:
             return model.write(prompts, self.settings.decoding)
         except PromptTooLongError:

@@ -97,6 +97,10 @@ class Prompt:
     """The image as a point in caption space, for models that read vectors."""
     space: str = ""
     """The fingerprint of the text encoder whose caption space that is."""
+    details: Vectors | None = None
+    """What the image encoder says of the image beside its vector, for models that look at it themselves."""
+    sight: str = ""
+    """The fingerprint of what these details mean."""
     pool: Sequence[str] = ()
     """All captions that were retrieved, nearest first, for models that can weigh many."""
 

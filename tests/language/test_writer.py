@@ -41,18 +41,28 @@ def made(tools: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[object,
     from writer.model import Shape, Writer
 
     torch.manual_seed(0)
-    model = Writer(Shape(len(WORDS), vector=6, width=16, heads=2, layers=2, vector_tokens=2)).eval()
+    shape = Shape(len(WORDS), vector=6, width=16, heads=2, layers=2, vector_tokens=2, places=3, detail=2)
+    model = Writer(shape).eval()
     folder = tmp_path_factory.mktemp("writer")
     write_onnx(model, folder)
-    write_config(model, WORDS, "our encoder", folder)
+    write_config(model, WORDS, "our encoder", "our sight", folder)
     return model, WriterModel(folder)
 
 
-def prompt(captions: list[str] = CAPTIONS, vector: list[float] | None = None, space: str = "our encoder") -> Prompt:
-    return Prompt("\n".join(captions), captions, None if vector is None else np.array(vector, np.float32), space)
+def prompt(
+    captions: list[str] = CAPTIONS,
+    vector: list[float] | None = None,
+    space: str = "our encoder",
+    details: list[float] | None = None,
+    sight: str = "our sight",
+) -> Prompt:
+    point, seen = (None if values is None else np.array(values, np.float32) for values in (vector, details))
+    return Prompt("\n".join(captions), captions, point, space, seen, sight)
 
 
-def reference_greedy(model: object, captions: list[str], vector: list[float] | None) -> tuple[list[int], float]:
+def reference_greedy(
+    model: object, captions: list[str], vector: list[float] | None, details: list[float] | None = None
+) -> tuple[list[int], float]:
     """Return what the torch model writes reading the whole sentence again for every word, and its log-probability."""
     number = {word: place for place, word in enumerate(WORDS)}
     outside: dict[str, int] = {}
@@ -64,10 +74,12 @@ def reference_greedy(model: object, captions: list[str], vector: list[float] | N
     tensors = [torch.from_numpy(part)[None] for part in (reading.tokens, reading.shares, reading.places, reading.ranks)]
     point = torch.tensor([vector or [0.0] * 6])
     known = torch.tensor([0.0 if vector is None else 1.0])
+    looked = torch.tensor([details or [0.0] * 6])
+    seen = torch.tensor([0.0 if details is None else 1.0])
     sentence, logprob = [BEGIN], 0.0
     with torch.no_grad():
-        memory = model.remember(*tensors, point, known, None)  # type: ignore[attr-defined]
-        keys = model.copy_key(memory[:, 2:])  # type: ignore[attr-defined]
+        memory = model.remember(*tensors, point, known, looked, seen, None)  # type: ignore[attr-defined]
+        keys = model.copy_key(memory[:, 5:])  # type: ignore[attr-defined]
         while len(sentence) < 13:
             state = model.decode(torch.tensor([[sentence]]), memory, None)[0, :, -1]  # type: ignore[attr-defined]
             p = model.probabilities(state, keys[0], tensors[0])[0]  # type: ignore[attr-defined]
@@ -81,13 +93,14 @@ def reference_greedy(model: object, captions: list[str], vector: list[float] | N
 
 
 @pytest.mark.parametrize("vector", [None, [0.5, -0.5, 0.1, 0.2, 0.3, 0.6]])
+@pytest.mark.parametrize("details", [None, [2.0, -1.5, 0.1, 3.0, -3.0, 0.6]])
 def test_exported_model_writes_what_the_torch_model_writes(
-    made: tuple[object, WriterModel], vector: list[float] | None
+    made: tuple[object, WriterModel], vector: list[float] | None, details: list[float] | None
 ) -> None:
     model, exported = made
-    expected, logprob = reference_greedy(model, CAPTIONS, vector)
+    expected, logprob = reference_greedy(model, CAPTIONS, vector, details)
     names = [*WORDS, "and", "zorp"]
-    draft = exported.write([prompt(vector=vector)], GREEDY)[0][0]
+    draft = exported.write([prompt(vector=vector, details=details)], GREEDY)[0][0]
     slots = {len(WORDS) + place: word for place, word in enumerate(sorted(["zorp", "and"], key=_votes))}
     text = " ".join(slots.get(number) or names[number] for number in expected)
     assert draft.text.lower().rstrip(".") == text
@@ -120,6 +133,14 @@ def test_vector_of_another_space_is_not_read(made: tuple[object, WriterModel]) -
     with_other = exported.write([prompt(vector=vector, space="another encoder")], SAMPLED)
     assert with_other == exported.write([prompt(vector=None)], SAMPLED)
     assert with_other != exported.write([prompt(vector=vector)], SAMPLED)
+
+
+def test_details_of_another_sight_are_not_read(made: tuple[object, WriterModel]) -> None:
+    _, exported = made
+    details = [2.0, -1.5, 0.1, 3.0, -3.0, 0.6]
+    with_other = exported.write([prompt(details=details, sight="another sight")], SAMPLED)
+    assert with_other == exported.write([prompt()], SAMPLED)
+    assert with_other != exported.write([prompt(details=details)], SAMPLED)
 
 
 def test_drafts_depend_on_their_prompt_and_seed_only(made: tuple[object, WriterModel]) -> None:

@@ -51,6 +51,11 @@ class Texts:
         return done
 
     @cached_property
+    def lengths(self) -> Rows:
+        """How many tokens each sentence has."""
+        return np.diff(self._ends)
+
+    @cached_property
     def _ends(self) -> Rows:
         return np.asarray(np.load(self.folder / "text_offsets.npy"), np.int64)
 

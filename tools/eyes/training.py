@@ -95,13 +95,22 @@ def batches(rows: Rows, size: int, rng: np.random.Generator) -> Iterator[Rows]:
             yield order[start : start + size]
 
 
-def captions_of(split: Split, rows: Rows, texts: Texts, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-    """Return the tokens of one caption of each picture, drawn."""
+def captions_of(split: Split, rows: Rows, texts: Texts, rng: np.random.Generator) -> list[int]:
+    """Return the number of one caption of each picture, drawn."""
     numbers = []
     for row in rows.tolist():
         known = [number for text in split.records[row].captions if texts.done[number := texts.number[text]]]
         numbers.append(known[rng.integers(len(known))])
-    return texts.batch(numbers)
+    return numbers
+
+
+def embed_texts(model: Eyes, texts: Texts, numbers: list[int], chunk: int = 128) -> Tensor:
+    """Return the vectors of sentences; those of like length go together, so that little is padding."""
+    lengths = texts.lengths[numbers]
+    order = np.argsort(lengths, kind="stable")
+    parts = [order[start : start + chunk] for start in range(0, len(order), chunk)]
+    vectors = torch.cat([model.text(*texts.batch([numbers[place] for place in part])) for part in parts])
+    return vectors[torch.from_numpy(np.argsort(order))]
 
 
 def meanings(split: Split, rows: Rows) -> list[str]:
@@ -137,8 +146,8 @@ def warm_up(run: Run, split: Split, texts: Texts, means: dict[int, Tensor], minu
         started = time.monotonic()
         pictures = torch.stack([means[row] for row in chosen.tolist()])
         vectors = F.normalize(model.image.pool.of_mean(pictures), dim=-1)
-        words, mask = captions_of(split, chosen, texts, rng)
-        loss = contrast(vectors, model.text(words, mask), model.scale, meanings(split, chosen))
+        said = embed_texts(model, texts, captions_of(split, chosen, texts, rng))
+        loss = contrast(vectors, said, model.scale, meanings(split, chosen))
         run.step(loss, schedule(run.seconds / (60 * minutes), run.steps))
         run.seconds += time.monotonic() - started
         if run.steps % 10 == 0:
@@ -160,8 +169,8 @@ def train(run: Run, split: Split, texts: Texts, pictures: Pictures, minutes: flo
         maps = pictures.maps(chosen)
         mirrored = torch.from_numpy(rng.random(len(chosen)) < 0.5)
         maps[mirrored] = maps[mirrored].flip(-1)
-        words, mask = captions_of(split, chosen, texts, rng)
-        loss = contrast(model.image(maps), model.text(words, mask), model.scale, meanings(split, chosen))
+        said = embed_texts(model, texts, captions_of(split, chosen, texts, rng))
+        loss = contrast(model.image(maps), said, model.scale, meanings(split, chosen))
         run.step(loss, schedule(run.seconds / (60 * minutes), run.steps))
         losses.append(loss.item())
         run.seconds += time.monotonic() - started
@@ -188,17 +197,12 @@ def recall(images: Tensor, texts: Tensor, owners: Tensor) -> dict[str, list[floa
 
 
 @torch.no_grad()
-def embed_texts(model: Eyes, texts: Texts, numbers: list[int]) -> Tensor:
-    """Return the vectors of sentences."""
-    return torch.cat([model.text(*texts.batch(numbers[start : start + 512])) for start in range(0, len(numbers), 512)])
-
-
-@torch.no_grad()
 def embed_pictures(model: Eyes, pictures: Pictures, rows: Rows) -> Tensor:
     """Return the vectors of pictures."""
     return torch.cat([model.image(pictures.maps(rows[start : start + 256])) for start in range(0, len(rows), 256)])
 
 
+@torch.no_grad()
 def report(run: Run, split: Split, texts: Texts, pictures: Pictures, count: int = 1000) -> None:
     """Print and keep what the averaged weights reach on held-out pictures."""
     run.average.eval()

@@ -12,7 +12,7 @@ from eyes.export import DETAIL_WIDTH, Picture
 from eyes.model import GRID, SPACE, Eyes
 from eyes.training import embed_texts
 
-BLOCK = 512
+BLOCK = 2048
 
 
 @torch.no_grad()
@@ -31,14 +31,15 @@ def write(model: Eyes, picture: Picture, folder: Path, count: int) -> None:
     there = pictures.there()
     for start in range(0, len(there), BLOCK):
         block = there[start : start + BLOCK]
-        seen = picture(pictures.maps(block)).numpy()
+        seen = torch.cat(
+            [picture(pictures.maps(block[first : first + 256])) for first in range(0, len(block), 256)]
+        ).numpy()
         rows[block], details[block] = seen[:, :SPACE], seen[:, SPACE:]
         print(f"{start + len(block):,} of {len(there):,} pictures", flush=True)
     details.flush()
     np.save(folder / "vectors.npy", rows)
     said = np.zeros((len(texts.sentences), SPACE), np.float16)
-    done = np.flatnonzero(np.load(folder / "text_flag.npy"))
-    done = done[np.argsort(np.diff(np.load(folder / "text_offsets.npy"))[done], kind="stable")]
+    done = np.flatnonzero(texts.done)
     for start in range(0, len(done), BLOCK):
         block = done[start : start + BLOCK]
         said[block] = embed_texts(model, texts, block.tolist()).numpy()

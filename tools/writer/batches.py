@@ -36,6 +36,8 @@ class Noise:
     wrong: float = 0.15
     """Some captions are those of a random picture."""
     no_vector: float = 0.12
+    no_details: float = 0.2
+    """The picture itself is not looked at, as in packs of other encoders."""
     no_captions: float = 0.08
     hidden: float = 0.25
     """A few words are treated as if the vocabulary lacked them."""
@@ -76,12 +78,14 @@ class Source:
     others: npt.NDArray[np.float16]
     found: npt.NDArray[np.int32]
     own: npt.NDArray[np.int32]
+    details: npt.NDArray[np.float16]
 
     @classmethod
     def load(cls, path: Path) -> Source:
-        """Read one file of ``prepare``."""
+        """Read one file of ``prepare``, and the details beside it."""
         saved = np.load(path)
-        return cls(saved["queries"], saved["others"], saved["found"], saved["own"])
+        details = np.load(path.with_suffix(".details.npy"), mmap_mode="r")
+        return cls(saved["queries"], saved["others"], saved["found"], saved["own"], details)
 
 
 @dataclass(frozen=True)
@@ -94,8 +98,10 @@ class Batch:
     ranks: Tensor
     vector: Tensor
     known: Tensor
+    details: Tensor
+    seen: Tensor
     mask: Tensor
-    """Added to logits over memory, vector entries first: (pictures, 1, 1, entries)."""
+    """Added to logits over memory, entries of vector and places first: (pictures, 1, 1, entries)."""
     sentences: Tensor
     targets: Tensor
     """The word after each place; ``PAD`` where nothing is to be learned."""
@@ -110,6 +116,8 @@ class Example:
     reading: Reading
     vector: npt.NDArray[np.float16]
     known: bool
+    details: npt.NDArray[np.float16]
+    seen: bool
     captions: list[list[int]]
     slots: dict[int, int]
     """Which word each slot stands for."""
@@ -125,10 +133,10 @@ class Examples:
         """Return one picture of a source."""
         found = source.found[row].tolist()
         own = [text for text in source.own[row].tolist() if text >= 0]
-        vector, known = source.queries[row], True
+        vector, known, seen = source.queries[row], True, True
         hidden: set[int] = set()
         if self.noise is not None:
-            chance = self.rng.random(6)
+            chance = self.rng.random(7)
             found = self._harder(found, chance)
             if chance[2] < self.noise.no_vector:
                 known = False
@@ -138,6 +146,7 @@ class Examples:
                 vector = source.others[row]
             if chance[5] < self.noise.hidden:
                 hidden = self._hidden(found, own)
+            seen = chance[6] >= self.noise.no_details
         beyond = len(self.corpus.words)
         captions = [self._words(text, hidden, beyond) for text in found]
         reading = read(captions, self.corpus.vocabulary)
@@ -145,7 +154,8 @@ class Examples:
         targets = [self._target(self._words(text, hidden, beyond), slots) for text in own]
         if self.noise is not None:
             reading = _renumbered(reading, slots, self.corpus.vocabulary)
-        return Example(reading, vector, known, targets, {slot: word for word, slot in slots.items()})
+        looked = source.details[row]
+        return Example(reading, vector, known, looked, seen, targets, {slot: word for word, slot in slots.items()})
 
     def _harder(self, found: list[int], chance: npt.NDArray[np.float64]) -> list[int]:
         assert self.noise is not None
@@ -188,22 +198,22 @@ def _renumbered(reading: Reading, slots: dict[int, int], vocabulary: int) -> Rea
     return Reading(table[reading.tokens], reading.shares, reading.places, reading.ranks, reading.outside)
 
 
-def collate(examples: list[Example], vector_tokens: int) -> Batch:
-    """Return examples as one batch."""
+def collate(examples: list[Example], front: int) -> Batch:
+    """Return examples as one batch; ``front`` entries of memory come before the words."""
     width = max(1, *(len(example.reading.tokens) for example in examples))
     count = len(examples)
     tokens = np.zeros((count, width), np.int64)
     shares = np.zeros((count, width), np.float32)
     places, ranks = tokens.copy(), tokens.copy()
-    mask = np.full((count, 1, 1, vector_tokens + width), -np.inf, np.float32)
-    mask[..., :vector_tokens] = 0
+    mask = np.full((count, 1, 1, front + width), -np.inf, np.float32)
+    mask[..., :front] = 0
     # an empty memory still has one entry to look at, so that no softmax is over nothing
-    mask[:, :, :, vector_tokens] = 0
+    mask[:, :, :, front] = 0
     for row, example in enumerate(examples):
         reading, size = example.reading, len(example.reading.tokens)
         tokens[row, :size], shares[row, :size] = reading.tokens, reading.shares
         places[row, :size], ranks[row, :size] = reading.places, reading.ranks
-        mask[row, ..., vector_tokens : vector_tokens + size] = 0
+        mask[row, ..., front : front + size] = 0
     longest = min(LEARNED, 1 + max(len(caption) for example in examples for caption in example.captions))
     sentences = np.full((count, CAPTIONS, longest), PAD, np.int64)
     targets = sentences.copy()
@@ -221,6 +231,8 @@ def collate(examples: list[Example], vector_tokens: int) -> Batch:
         as_tensor(ranks),
         torch.from_numpy(np.stack([example.vector for example in examples]).astype(np.float32)),
         torch.tensor([float(example.known) for example in examples]),
+        torch.from_numpy(np.stack([example.details for example in examples]).astype(np.float32)),
+        torch.tensor([float(example.seen) for example in examples]),
         as_tensor(mask),
         as_tensor(sentences),
         as_tensor(targets),
@@ -228,7 +240,7 @@ def collate(examples: list[Example], vector_tokens: int) -> Batch:
     )
 
 
-def shuffled(sources: list[tuple[Source, float]], size: int, examples: Examples, vector_tokens: int) -> Iterator[Batch]:
+def shuffled(sources: list[tuple[Source, float]], size: int, examples: Examples, front: int) -> Iterator[Batch]:
     """Yield training batches without end; the number beside a source says how often each of its pictures comes."""
     while True:
         rows = [
@@ -243,4 +255,4 @@ def shuffled(sources: list[tuple[Source, float]], size: int, examples: Examples,
             made = [examples.example(sources[place][0], row) for place, row in chosen]
             made.sort(key=lambda example: len(example.reading.tokens))
             for number in examples.rng.permutation(SORTED):
-                yield collate(made[number * size : (number + 1) * size], vector_tokens)
+                yield collate(made[number * size : (number + 1) * size], front)

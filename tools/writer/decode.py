@@ -20,7 +20,7 @@ def generate(
     Temperature 0 takes the likeliest word at each place.
     """
     pictures = len(memory)
-    first = model.shape.vector_tokens
+    first = model.shape.front
     layers = model.decoder
     stored = [layer.memory.keys_values(memory) for layer in layers]
     copy_keys, open_ = model.copy_key(memory[:, first:]), batch.mask[:, 0, :, first:]

@@ -1,7 +1,8 @@
 """The writer: a decoder over the words of retrieved captions, with a way to copy them.
 
-Memory is one entry for each word read and a few made from the picture's vector, mixed by one attention layer. The next
-word comes from the vocabulary or is copied out of memory, which is the only way to say a word in a slot.
+Memory is a few entries made from the picture's vector, one for each place of the picture, and one for each word read,
+mixed by one attention layer. The next word comes from the vocabulary or is copied out of memory, which is the only way
+to say a word in a slot.
 """
 
 from __future__ import annotations
@@ -24,12 +25,21 @@ class Shape:
     """The size of a writer."""
 
     vocabulary: int
-    vector: int = 384
+    vector: int = 512
     width: int = 256
     heads: int = 4
     layers: int = 3
     vector_tokens: int = 4
+    places: int = 49
+    """In how many places the picture is looked at."""
+    detail: int = 64
+    """How many numbers there are for each place."""
     dropout: float = 0.0
+
+    @property
+    def front(self) -> int:
+        """How many entries of memory come before the words."""
+        return self.vector_tokens + self.places
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, ready for json."""
@@ -134,6 +144,8 @@ class Writer(nn.Module):
         self.neighbours = nn.Conv1d(shape.width, shape.width, 3, padding=1, groups=8)
         self.vector = nn.Linear(shape.vector, shape.vector_tokens * shape.width)
         self.no_vector = nn.Parameter(torch.zeros(shape.vector_tokens * shape.width))
+        self.detail, self.no_detail = nn.Linear(shape.detail, shape.width), nn.Parameter(torch.zeros(shape.width))
+        self.in_picture = nn.Embedding(shape.places, shape.width)
         self.encoder = EncoderLayer(shape)
         self.layers = nn.ModuleList(DecoderLayer(shape) for _ in range(shape.layers))
         self.memory_norm, self.last_norm = nn.LayerNorm(shape.width), nn.LayerNorm(shape.width)
@@ -142,7 +154,7 @@ class Writer(nn.Module):
         self.gate = nn.Linear(shape.width, 1)
         self.bias = nn.Parameter(torch.zeros(shape.vocabulary))
         self.drop = nn.Dropout(shape.dropout)
-        for table in (self.words, self.in_caption, self.of_caption, self.in_sentence):
+        for table in (self.words, self.in_caption, self.of_caption, self.in_sentence, self.in_picture):
             nn.init.normal_(table.weight, std=shape.width**-0.5)
 
     @property
@@ -158,11 +170,14 @@ class Writer(nn.Module):
         ranks: Tensor,
         vector: Tensor,
         known: Tensor,
+        details: Tensor,
+        seen: Tensor,
         mask: Tensor | None,
     ) -> Tensor:
-        """Return memory: the entries of the vector first, then one for each word read.
+        """Return memory: the entries of the vector first, then one for each place, then one for each word read.
 
-        ``known`` is 1 where the vector means something and 0 where there is none; ``mask`` is added to logits.
+        ``known`` is 1 where the vector means something and 0 where there is none, and so is ``seen`` for ``details``;
+        ``mask`` is added to logits.
         """
         votes = torch.stack([shares, torch.log(shares + 1e-3)], -1)
         x = (
@@ -172,10 +187,13 @@ class Writer(nn.Module):
             + self.share(votes)
         )
         if mask is not None:  # filled-up places must not reach their neighbours
-            x = x * (mask[:, 0, 0, self.shape.vector_tokens :, None] == 0)
+            x = x * (mask[:, 0, 0, self.shape.front :, None] == 0)
         x = x + self.neighbours(x.transpose(1, 2)).transpose(1, 2)
-        seen = known[:, None] * self.vector(vector * self.shape.vector**0.5) + (1 - known[:, None]) * self.no_vector
-        x = torch.cat([seen.unflatten(-1, (self.shape.vector_tokens, -1)), x], 1)
+        point = known[:, None] * self.vector(vector * self.shape.vector**0.5) + (1 - known[:, None]) * self.no_vector
+        there = seen[:, None, None]
+        looked = there * self.detail(details.unflatten(-1, (self.shape.places, -1))) + (1 - there) * self.no_detail
+        looked = looked + self.in_picture.weight
+        x = torch.cat([point.unflatten(-1, (self.shape.vector_tokens, -1)), looked, x], 1)
         memory: Tensor = self.memory_norm(self.encoder(self.drop(x), mask))
         return memory
 
@@ -205,7 +223,7 @@ class Writer(nn.Module):
 
     def likelihood(self, state: Tensor, targets: Tensor, memory: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
         """Return the log-probability of each target (pictures, places) at its state."""
-        first = self.shape.vector_tokens
+        first = self.shape.front
         in_vocabulary = (targets < self.shape.vocabulary) & (targets != PAD)
         # only places with a word of the vocabulary need its logits, which are most of the work
         loss = F.cross_entropy(self.logits(state[in_vocabulary]), targets[in_vocabulary], reduction="none")

@@ -1,10 +1,9 @@
-"""What the writer learns from: pictures as points in caption space, what is retrieved for them, and their captions.
+"""What the writer learns from: pictures as the eyes see them, what is retrieved for them, and their captions.
 
-Four sources, each a ``.npz`` in the work folder: pictures of COCO train2014 with their real vectors; the others of its
-pictures as text alone, the mean of their captions moved by the residual of a real picture; pictures of Flickr8k train
-with its own captions retrieved, mapped by maps fitted on the other four fifths of them, for both built-in encoders; and
-the same pictures with captions of COCO retrieved. Nothing of COCO val2014 or of other splits of Flickr8k is in them.
-``dev-*.npz`` are pictures of Flickr8k dev, and those of COCO train2014 that are held out.
+Sources, each a ``.npz`` in the work folder with a ``.details.npy`` beside it: pictures of COCO outside Karpathy's test;
+Conceptual Captions; pictures with a name; pictures of Flickr8k train with its own captions retrieved, mapped by maps
+fitted on the other four fifths of them; and the same pictures with captions of the built-in pack retrieved.
+``dev-*.npz`` are held-out pictures of COCO and Conceptual Captions, and those of Flickr8k dev.
 """
 
 from __future__ import annotations
@@ -18,25 +17,25 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
+from eyes import data as eyes_data
 
 from recap import pack
 from recap.alignment import LinearAlignment, PairStatistics
 from recap.assets import cache_dir, fetch
-from recap.builtin import choose_captions, packaged_file
+from recap.builtin import choose_captions, concept_sentences, packaged_file
 from recap.datasets import read_flickr8k
 from recap.encoders import Encoder, load_encoder
+from recap.errors import ImageError
 from recap.language.reading import SPECIAL, VOTERS
 from recap.types import Pair, Vectors
 from recap.words import words
 
-HELD_OUT = 1500
-"""So many pictures of COCO train2014 are never trained on: dev."""
 MINIMUM = 8
 """A word must occur so often in the captions to be in the vocabulary."""
 FOLDS = 5
-SEED = 7
 
 Ids = npt.NDArray[np.int32]
+Names = Sequence[str] | npt.NDArray[np.str_]
 
 
 @dataclass(frozen=True)
@@ -44,8 +43,18 @@ class Store:
     """Captions to retrieve from: vectors in centred caption space, pictures, and places in the texts."""
 
     vectors: torch.Tensor
-    owners: npt.NDArray[np.int64]
+    owners: npt.NDArray[np.str_]
     texts: Ids
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Some pictures: their vectors and details, their captions, and whose captions must not be retrieved for them."""
+
+    vectors: Vectors
+    details: npt.NDArray[np.float16]
+    captions: Sequence[Sequence[str]]
+    owners: Names
 
 
 class Texts:
@@ -62,10 +71,12 @@ class Texts:
         """Write the words by frequency, the size of the vocabulary, and the captions as numbers of words."""
         cut = [words(text) for text in self.place]
         counts = Counter(word for sentence in cut for word in sentence)
-        ranked = sorted(counts, key=lambda word: (-counts[word], word))
+        # the words of the concepts are known whatever their number: they are there to be said
+        concepts = {word for sentence in concept_sentences() for word in words(sentence)}
+        ranked = sorted(counts, key=lambda word: (word not in concepts and counts[word] < MINIMUM, -counts[word], word))
         known = [*SPECIAL, *ranked]
         number = {word: place for place, word in enumerate(known)}
-        vocabulary = len(SPECIAL) + sum(counts[word] >= MINIMUM for word in ranked)
+        vocabulary = len(SPECIAL) + sum(word in concepts or counts[word] >= MINIMUM for word in ranked)
         flat = np.array([number[word] for sentence in cut for word in sentence], np.int32)
         ends = np.cumsum([len(sentence) for sentence in cut], dtype=np.int64)
         np.savez(folder / "texts.npz", flat=flat, ends=ends)
@@ -74,99 +85,111 @@ class Texts:
         print(f"{len(cut):,} captions, {len(ranked):,} words, {vocabulary:,} of them in the vocabulary")
 
 
-def prepare(data: Path, folder: Path) -> None:
-    """Write everything that training reads."""
+def prepare(data: Path, eyes: Path, tested: Path, folder: Path) -> None:
+    """Write everything that training reads; ``eyes`` is the work folder of ``train_eyes.py``."""
     folder.mkdir(parents=True, exist_ok=True)
     encoder = load_encoder("builtin", cache=cache_dir() / "vectors.sqlite")
+    alignment = LinearAlignment.load(packaged_file(pack.ALIGNMENT))
+    other = LinearAlignment.from_statistics(PairStatistics.load(packaged_file(pack.STATISTICS)), "ols")
     texts = Texts()
-    coco = _coco(data, folder, encoder, texts)
-    for name in ("builtin", "builtin-large"):
-        _flickr8k(data, folder, name, texts, coco if name == "builtin" else None)
+    world = World(eyes, {int(number) for number in np.load(tested)})
+    store = world.store(encoder, alignment, texts)
+    for name, rows in world.sources().items():
+        _save(folder / f"{name}.npz", texts, world.shown(rows), alignment, other, store)
+    _flickr8k(data, folder, encoder, texts, alignment, store)
     texts.save(folder)
 
 
-def _coco(data: Path, folder: Path, encoder: Encoder, texts: Texts) -> Store:
-    """Write the sources of COCO and return its captions as a store."""
-    content = json.loads(fetch("coco-captions-train").read_text(encoding="utf-8"))
-    records = [(str(item["image_id"]), item["caption"]) for item in content["annotations"]]
-    captions: dict[int, list[str]] = {}
-    for image, caption in records:
-        captions.setdefault(int(image), []).append(" ".join(caption.split()))
-    alignment = LinearAlignment.load(packaged_file(pack.ALIGNMENT))
-    chosen = choose_captions(records, 0)
-    store = _store(encoder, alignment, [text for _, text in chosen], [int(image) for image, _ in chosen], texts)
+class World:
+    """The pictures and sentences of the eyes' work folder."""
 
-    ids = np.load(data / "coco-vectors" / "ids.npy").astype(np.int64)
-    rows = [row for row, image in enumerate(ids) if int(image) in captions]
-    vectors = np.load(data / "coco-vectors" / "tinyvit.npy")[rows].astype(np.float32)
-    order = np.random.default_rng(SEED).permutation(len(rows))
-    images, vectors = ids[rows][order], vectors[order]
-    queries = alignment.transform(vectors)
-    least_squares = LinearAlignment.from_statistics(PairStatistics.load(packaged_file(pack.STATISTICS)), "ols")
-    others = least_squares.transform(vectors)
-    own = [captions[int(image)] for image in images]
-    dev, train = slice(0, HELD_OUT), slice(HELD_OUT, None)
-    _save(folder / "dev-coco.npz", texts, queries[dev], others[dev], own[dev], images[dev], store)
-    _save(folder / "coco.npz", texts, queries[train], others[train], own[train], images[train], store)
+    def __init__(self, folder: Path, tested: set[int]) -> None:
+        self.records = eyes_data.open_records(folder)
+        self.split = eyes_data.split(self.records, eyes_data.Pictures(folder / "maps").there(), tested)
+        self.vectors = np.load(folder / "vectors.npy", mmap_mode="r")
+        self.details = np.load(folder / "details.npy", mmap_mode="r")
+        self.numbers = eyes_data.Texts(folder).number
+        self.sentences = np.load(folder / "text_vectors.npy", mmap_mode="r")
+        self.done = np.load(folder / "text_flag.npy")
 
-    unseen = np.array(sorted(set(captions) - set(images.tolist())))
-    queries = _imagined(encoder, alignment, queries[train], own[train], [captions[int(image)] for image in unseen])
-    _save(folder / "text.npz", texts, queries, queries, [captions[int(image)] for image in unseen], unseen, store)
-    return store
+    def sources(self) -> dict[str, list[int]]:
+        """Return the pictures of each source by their numbers."""
+        found: dict[str, list[int]] = {}
+        for row in self.split.train.tolist():
+            found.setdefault(self.kind(row), []).append(row)
+        found["dev-coco"] = self.split.dev["coco"].tolist()
+        found["dev-conceptual"] = [row for row in self.split.dev["world"].tolist() if self.kind(row) == "conceptual"]
+        return found
 
+    def kind(self, row: int) -> str:
+        """Return the source a picture belongs to."""
+        source = self.records[row].source
+        return source if source in eyes_data.CAPTIONED else "named"
 
-def _imagined(
-    encoder: Encoder,
-    alignment: LinearAlignment,
-    seen: Vectors,
-    seen_captions: Sequence[Sequence[str]],
-    captions: Sequence[Sequence[str]],
-) -> Vectors:
-    """Return points for pictures without vector: the mean of their captions plus the residual of some real picture."""
-    draw = np.random.default_rng(SEED).choice(len(seen), len(captions))
-    residuals = seen[draw] - _means(encoder, alignment, [seen_captions[row] for row in draw])
-    moved = _means(encoder, alignment, captions) + residuals
-    points: Vectors = moved / np.linalg.norm(moved, axis=1, keepdims=True)
-    return points
+    def shown(self, rows: list[int]) -> Shown:
+        """Return pictures by their numbers."""
+        records = [self.records[row] for row in rows]
+        owners = [record.id if record.source == "coco" else "" for record in records]
+        order = np.argsort(rows)
+        details = np.empty((len(rows), self.details.shape[1]), np.float16)
+        details[order] = self.details[np.asarray(rows)[order]]
+        return Shown(unit(self.vectors[rows]), details, [record.captions for record in records], owners)
 
-
-def _means(encoder: Encoder, alignment: LinearAlignment, captions: Sequence[Sequence[str]]) -> Vectors:
-    """Return the direction in which the captions of each picture lie together."""
-    flat = alignment.transform_texts(encoder.encode_texts([text for group in captions for text in group]))
-    starts = np.cumsum([0, *(len(group) for group in captions[:-1])])
-    sums = np.add.reduceat(flat, starts, axis=0)
-    means: Vectors = sums / np.linalg.norm(sums, axis=1, keepdims=True)
-    return means
+    def store(self, encoder: Encoder, alignment: LinearAlignment, texts: Texts) -> Store:
+        """Return the captions of COCO train2014 that have a vector, and the concepts."""
+        content = json.loads(fetch("coco-captions-train").read_text(encoding="utf-8"))
+        chosen = choose_captions([(str(item["image_id"]), item["caption"]) for item in content["annotations"]], 0)
+        known = [(image, text) for image, text in chosen if text in self.numbers and self.done[self.numbers[text]]]
+        concepts = concept_sentences()
+        rows = unit(self.sentences[[self.numbers[text] for _, text in known]])
+        rows = np.concatenate([rows, encoder.encode_texts(concepts)])
+        said = [*(text for _, text in known), *concepts]
+        owners = np.array([*(image for image, _ in known), *(["concept"] * len(concepts))])
+        numbers = np.array([texts.add(text) for text in said], np.int32)
+        print(f"{len(said):,} captions to retrieve from", flush=True)
+        return Store(torch.from_numpy(alignment.transform_texts(rows)), owners, numbers)
 
 
-def _flickr8k(data: Path, folder: Path, name: str, texts: Texts, coco: Store | None) -> None:
-    """Write the sources of Flickr8k for one encoder, and with captions of COCO retrieved where there are some."""
-    encoder = load_encoder(name, cache=cache_dir() / "vectors.sqlite")
+def unit(rows: npt.NDArray[np.float16]) -> Vectors:
+    """Return rows of float16 as float32 of unit length."""
+    wide = np.asarray(rows, np.float32)
+    scaled: Vectors = wide / np.linalg.norm(wide, axis=1, keepdims=True)
+    return scaled
+
+
+def _flickr8k(
+    data: Path, folder: Path, encoder: Encoder, texts: Texts, alignment: LinearAlignment, builtin: Store
+) -> None:
+    """Write the sources of Flickr8k."""
     train, dev = (read_flickr8k(data / "flickr8k", split) for split in ("train", "dev"))
-    vectors = encoder.encode_images([pair.image for pair in train], progress=True)
-    dev_vectors = encoder.encode_images([pair.image for pair in dev], progress=True)
-    own, dev_own = ([list(pair.captions) for pair in pairs] for pairs in (train, dev))
-    whole = _fit(encoder, vectors, train)
-    flat = [text for group in own for text in group]
-    owners = [row for row, group in enumerate(own) for _ in group]
-    store = _store(encoder, whole, flat, owners, texts)
+    shown, shown_dev = (_seen(encoder, pairs) for pairs in (train, dev))
+    whole = _fit(encoder, shown.vectors, train)
+    flat = [text for pair in train for text in pair.captions]
+    vectors = whole.transform_texts(encoder.encode_texts(flat))
+    owners = np.array([pair.id for pair in train for _ in pair.captions])
+    store = Store(torch.from_numpy(vectors), owners, np.array([texts.add(text) for text in flat], np.int32))
     queries, others = np.empty((2, len(train), encoder.text.dimension), np.float32)
     for fold in range(FOLDS):
         kept = [row for row in range(len(train)) if row % FOLDS != fold]
         left = [row for row in range(len(train)) if row % FOLDS == fold]
-        queries[left] = _fit(encoder, vectors[kept], [train[row] for row in kept]).transform(vectors[left])
-        others[left] = _fit(encoder, vectors[kept], [train[row] for row in kept], "ols").transform(vectors[left])
-    images = np.arange(len(train))
-    nobody = np.full(len(dev), -1)
-    _save(folder / f"flickr8k-{name}.npz", texts, queries, others, own, images, store)
-    dev_queries = whole.transform(dev_vectors)
-    _save(folder / f"dev-flickr8k-{name}.npz", texts, dev_queries, dev_queries, dev_own, nobody, store)
-    if coco is not None:
-        alignment = LinearAlignment.load(packaged_file(pack.ALIGNMENT))
-        queries = alignment.transform(vectors)
-        _save(folder / "flickr8k-from-coco.npz", texts, queries, queries, own, np.full(len(train), -1), coco)
-        queries = alignment.transform(dev_vectors)
-        _save(folder / "dev-flickr8k-from-coco.npz", texts, queries, queries, dev_own, nobody, coco)
+        pairs = [train[row] for row in kept]
+        queries[left] = _fit(encoder, shown.vectors[kept], pairs).transform(shown.vectors[left])
+        others[left] = _fit(encoder, shown.vectors[kept], pairs, "ols").transform(shown.vectors[left])
+    _write(folder / "flickr8k.npz", texts, shown, queries, others, store)
+    _save(folder / "dev-flickr8k.npz", texts, shown_dev, whole, whole, store)
+    _save(folder / "flickr8k-from-coco.npz", texts, shown, alignment, alignment, builtin)
+    _save(folder / "dev-flickr8k-from-coco.npz", texts, shown_dev, alignment, alignment, builtin)
+
+
+def _seen(encoder: Encoder, pairs: Sequence[Pair]) -> Shown:
+    rows = []
+    for row in encoder.encode_each((pair.image for pair in pairs), details=True):
+        if isinstance(row, ImageError):
+            raise row
+        rows.append(row)
+    vectors, details = np.split(np.stack(rows), [encoder.image.dimension], axis=1)
+    captions = [pair.captions for pair in pairs]
+    return Shown(vectors, details.astype(np.float16), captions, [pair.id for pair in pairs])
 
 
 def _fit(encoder: Encoder, vectors: Vectors, pairs: Sequence[Pair], method: str = "procrustes") -> LinearAlignment:
@@ -175,34 +198,26 @@ def _fit(encoder: Encoder, vectors: Vectors, pairs: Sequence[Pair], method: str 
     return LinearAlignment(method).fit(vectors, flat, groups=groups)
 
 
-def _store(
-    encoder: Encoder, alignment: LinearAlignment, captions: Sequence[str], owners: Sequence[int], texts: Texts
-) -> Store:
-    vectors = alignment.transform_texts(encoder.encode_texts(captions))
-    numbers = np.array([texts.add(text) for text in captions], np.int32)
-    return Store(torch.from_numpy(vectors), np.array(owners, np.int64), numbers)
-
-
 def _save(
-    path: Path,
-    texts: Texts,
-    queries: Vectors,
-    others: Vectors,
-    captions: Sequence[Sequence[str]],
-    images: npt.NDArray[np.int64],
-    store: Store,
+    path: Path, texts: Texts, shown: Shown, alignment: LinearAlignment, other: LinearAlignment, store: Store
 ) -> None:
-    """Write points (of two maps), what is retrieved for the first from other pictures, and own captions (at most 5)."""
-    own = np.full((len(captions), 5), -1, np.int32)
-    for row, group in enumerate(captions):
+    """Write pictures with the points two maps give them."""
+    _write(path, texts, shown, alignment.transform(shown.vectors), other.transform(shown.vectors), store)
+
+
+def _write(path: Path, texts: Texts, shown: Shown, queries: Vectors, others: Vectors, store: Store) -> None:
+    """Write points (of two maps), what is retrieved for the first from other pictures, own captions, and details."""
+    own = np.full((len(shown.captions), 5), -1, np.int32)
+    for row, group in enumerate(shown.captions):
         for place, text in enumerate(group[:5]):
             own[row, place] = texts.add(text)
-    found = _search(store, queries, images)
+    found = _search(store, queries, shown.owners)
     np.savez(path, queries=queries.astype(np.float16), others=others.astype(np.float16), found=found, own=own)
+    np.save(path.with_suffix(".details.npy"), shown.details)
     print(f"{path.name}: {len(queries):,} pictures", flush=True)
 
 
-def _search(store: Store, queries: Vectors, images: npt.NDArray[np.int64], block: int = 512) -> Ids:
+def _search(store: Store, queries: Vectors, owners: Names, block: int = 512) -> Ids:
     """Return for each point the nearest captions of other pictures."""
     found = np.empty((len(queries), VOTERS), np.int32)
     spare = 40
@@ -213,7 +228,7 @@ def _search(store: Store, queries: Vectors, images: npt.NDArray[np.int64], block
         rows = torch.from_numpy(queries[run])
         similarity = torch.mm(rows, store.vectors.T, out=table[: len(rows)])
         nearest = similarity.topk(VOTERS + spare).indices.numpy()
-        foreign = store.owners[nearest] != images[run, None]
+        foreign = store.owners[nearest] != np.asarray(owners[run])[:, None]
         for place, (ids, kept) in enumerate(zip(nearest, foreign, strict=True), start):
             found[place] = store.texts[ids[kept][:VOTERS]]
     return found

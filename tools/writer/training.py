@@ -17,11 +17,12 @@ from recap.language.reading import PAD
 from recap.metrics import cider_d
 from writer.batches import Batch, Corpus, Examples, Noise, Source, collate, shuffled
 from writer.decode import as_text, generate
+from writer.earlier import begin_with
 from writer.model import Shape, Writer
 
-SOURCES = {"coco": 1.0, "text": 0.4, "flickr8k-builtin": 1.0, "flickr8k-builtin-large": 1.0, "flickr8k-from-coco": 0.5}
+SOURCES = {"coco": 1.0, "conceptual": 1.0, "named": 0.3, "flickr8k": 1.0, "flickr8k-from-coco": 0.5}
 """How often each picture of a source comes in one pass."""
-DEV = ("coco", "flickr8k-builtin", "flickr8k-builtin-large", "flickr8k-from-coco")
+DEV = ("coco", "conceptual", "flickr8k", "flickr8k-from-coco")
 
 DevSet: TypeAlias = list[tuple[Batch, list[list[str]]]]
 """Batches of pictures with their captions."""
@@ -87,16 +88,30 @@ class Run:
                 ours.lerp_(theirs, 1 - weight)
 
 
-def train(folder: Path, minutes: float, name: str = "likelihood", *, width: int = 256, only: str = "") -> None:
-    """Train for so many minutes in all, counting those of earlier runs; on all sources, or ``only`` on some."""
+def train(
+    folder: Path,
+    minutes: float,
+    name: str = "likelihood",
+    *,
+    width: int = 256,
+    only: str = "",
+    start: Path | None = None,
+) -> None:
+    """Train for so many minutes in all, counting those of earlier runs; on all sources, or ``only`` on some.
+
+    A new training begins with the weights of the exported writer in ``start``, if one is given.
+    """
     corpus = Corpus(folder)
     run = Run.open(folder / f"{name}.pt", Shape(corpus.vocabulary, width=width))
+    if start is not None and not run.steps:
+        for model in (run.model, run.average):
+            begin_with(model, start, corpus.words[: corpus.vocabulary])
     size = sum(p.numel() for p in run.model.parameters())
     print(f"{size / 1e6:.2f} million parameters", flush=True)
     rng = np.random.default_rng(run.steps)
     chosen = {source: often for source, often in SOURCES.items() if not only or source in only.split(",")}
     sources = [(Source.load(folder / f"{source}.npz"), often) for source, often in chosen.items()]
-    batches = ahead(shuffled(sources, BATCH, Examples(corpus, Noise(), rng), run.shape.vector_tokens))
+    batches = ahead(shuffled(sources, BATCH, Examples(corpus, Noise(), rng), run.shape.front))
     dev = dev_sets(folder, corpus, run.shape, 300)
     budget = 60 * minutes
     losses: list[float] = []
@@ -117,7 +132,8 @@ def train(folder: Path, minutes: float, name: str = "likelihood", *, width: int 
 
 def remember(model: Writer, batch: Batch) -> torch.Tensor:
     """Return the memory of each picture of a batch."""
-    return model.remember(batch.tokens, batch.shares, batch.places, batch.ranks, batch.vector, batch.known, batch.mask)
+    picture = (batch.vector, batch.known, batch.details, batch.seen)
+    return model.remember(batch.tokens, batch.shares, batch.places, batch.ranks, *picture, batch.mask)
 
 
 def likelihood_loss(model: Writer, batch: Batch, memory: torch.Tensor) -> torch.Tensor:
@@ -149,7 +165,7 @@ def dev_sets(folder: Path, corpus: Corpus, shape: Shape, count: int) -> dict[str
         sets[name] = []
         for start in range(0, min(count, len(source.own)), 50):
             rows = range(start, min(start + 50, len(source.own)))
-            batch = collate([plain.example(source, row) for row in rows], shape.vector_tokens)
+            batch = collate([plain.example(source, row) for row in rows], shape.front)
             texts = [[corpus.texts[text] for text in source.own[row] if text >= 0] for row in rows]
             sets[name].append((batch, texts))
     return sets

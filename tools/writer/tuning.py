@@ -28,7 +28,7 @@ LIKELIHOOD, EVERY = 0.4, 4
 LONGEST_DRAWN = 17
 REPORT_SECONDS = 300
 END_WORD = "endofsentence"
-GENTLE = Noise(fewer=0.15, wrong=0.05, no_vector=0.05, no_captions=0.04, hidden=0.15, other_map=0.1)
+GENTLE = Noise(fewer=0.15, wrong=0.05, no_vector=0.05, no_details=0.1, no_captions=0.04, hidden=0.15, other_map=0.1)
 
 
 def tune(folder: Path, minutes: float, start: str = "likelihood", name: str = "tuned") -> None:
@@ -39,7 +39,7 @@ def tune(folder: Path, minutes: float, start: str = "likelihood", name: str = "t
     torch.manual_seed(run.steps + 1)
     sources = [(Source.load(folder / f"{source}.npz"), often) for source, often in SOURCES.items()]
     judge, first = _judge(corpus, [source for source, _ in sources])
-    batches = _batches(sources, first, Examples(corpus, GENTLE, rng), run.model.shape.vector_tokens)
+    batches = _batches(sources, first, Examples(corpus, GENTLE, rng), run.model.shape.front)
     dev = dev_sets(folder, corpus, run.shape, 300)
     budget = 60 * minutes
     rewards: list[float] = []
@@ -107,16 +107,16 @@ def _judge(corpus: Corpus, sources: list[Source]) -> tuple[CiderD, list[int]]:
 
 
 def _batches(
-    sources: list[tuple[Source, float]], first: list[int], examples: Examples, vector_tokens: int
+    sources: list[tuple[Source, float]], first: list[int], examples: Examples, front: int
 ) -> Iterator[tuple[Batch, list[int]]]:
-    """Yield batches without end, with the numbers of their pictures; text alone is left out."""
-    text = list(SOURCES).index("text")
+    """Yield batches without end, with the numbers of their pictures; those with a name only are left out."""
+    named = list(SOURCES).index("named")
     pictures = [
-        (place, row) for place, (source, _) in enumerate(sources) if place != text for row in range(len(source.own))
+        (place, row) for place, (source, _) in enumerate(sources) if place != named for row in range(len(source.own))
     ]
     while True:
         order = examples.rng.permutation(len(pictures))
         for start in range(0, len(order) - BATCH + 1, BATCH):
             chosen = [pictures[index] for index in order[start : start + BATCH]]
-            batch = collate([examples.example(sources[place][0], row) for place, row in chosen], vector_tokens)
+            batch = collate([examples.example(sources[place][0], row) for place, row in chosen], front)
             yield batch, [first[place] + row for place, row in chosen]

@@ -149,7 +149,7 @@ class _Run:
                     waiting.append(item)
                     yield Path(item.path)
 
-        for vector in self.pipeline.captioner.encoder.encode_each(pictures()):
+        for vector in self.pipeline.captioner.encode_each(pictures()):
             item = waiting.popleft()
             if isinstance(vector, ImageError):
                 self._done.put(replace(item, result=vector))

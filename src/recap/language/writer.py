@@ -1,8 +1,9 @@
 """The writer: the caption language model inside the package, some million parameters on onnxruntime.
 
-It reads the retrieved captions and, where they come from the text encoder it was trained with, the image's point in
-caption space. A prompt is read once; then all of its sentences grow word by word together, each word either from the
-vocabulary or copied from the captions, which is how it says words it never saw. ``tools/train_writer.py`` made it.
+It reads the retrieved captions and, where they come from the encoder it was trained with, the image's point in caption
+space and what the encoder saw in each place of the image. A prompt is read once; then all of its sentences grow word by
+word together, each word either from the vocabulary or copied from the captions, which is how it says words it never
+saw. ``tools/train_writer.py`` made it.
 """
 
 from __future__ import annotations
@@ -43,6 +44,9 @@ class _Config:
     vocabulary: list[str]
     text_encoder: str
     """The fingerprint of the text encoder whose caption space the writer knows."""
+    sight: str
+    """The fingerprint of the details of an image that the writer knows."""
+    details: int
     longest: int
     layers: int
     heads: int
@@ -72,6 +76,8 @@ class WriterModel:
     def __init__(self, folder: Path = FOLDER, *, threads: int | None = None) -> None:
         self._config = _Config.load(folder)
         self._vocabulary = self._config.vocabulary
+        self.sight = self._config.sight
+        """The fingerprint of the details of an image that it can read."""
         self._number = {word: number for number, word in enumerate(self._vocabulary)}
         self._workers = threads or cores()
         # the products are small: several threads would wait for each other most of the time
@@ -89,7 +95,7 @@ class WriterModel:
         captions = list(prompt.pool or prompt.captions)[:VOTERS]
         numbered, names = self._numbers(captions)
         reading = read(numbered, len(self._vocabulary))
-        grown = self._grow(reading, *self._vector(prompt), _uniforms(prompt, decoding), decoding)
+        grown = self._grow(reading, self._picture(prompt), _uniforms(prompt, decoding), decoding)
         style = Style(captions)
         slots = {len(self._vocabulary) + place: names[word] for place, word in enumerate(reading.outside)}
         return [
@@ -111,18 +117,23 @@ class WriterModel:
             numbered.append(sentence)
         return numbered, {number: word for word, number in outside.items()}
 
-    def _vector(self, prompt: Prompt) -> tuple[Floats, Floats]:
-        """Return the prompt's vector and 1, or zeros and 0 where it has none of a space the writer knows."""
-        if prompt.vector is None or prompt.space != self._config.text_encoder:
-            return np.zeros(self._config.vector, np.float32), np.array(0, np.float32)
-        return prompt.vector.astype(np.float32), np.array(1, np.float32)
+    def _picture(self, prompt: Prompt) -> dict[str, Floats]:
+        """Return what is known of the image: its vector and details, each with 1, or zeros with 0 where unknown."""
+        vector = prompt.vector if prompt.space == self._config.text_encoder else None
+        details = prompt.details if prompt.sight == self._config.sight else None
+        return {
+            "vector": _or_zeros(vector, self._config.vector),
+            "known": np.array(vector is not None, np.float32),
+            "details": _or_zeros(details, self._config.details),
+            "seen": np.array(details is not None, np.float32),
+        }
 
     def _grow(
-        self, reading: Reading, vector: Floats, known: Floats, uniform: Floats, decoding: Decoding
+        self, reading: Reading, picture: dict[str, Floats], uniform: Floats, decoding: Decoding
     ) -> list[tuple[list[int], float]]:
         """Return the sentences as numbers, each with its log-probability."""
         memory = _as_inputs(reading)
-        stored, copy_keys = self._read.run(None, {**memory, "vector": vector, "known": known})
+        stored, copy_keys = self._read.run(None, {**memory, **picture})
         doubled = _doubled(reading)
         count = uniform.shape[1]
         past = self._config.empty_past(count)
@@ -241,6 +252,10 @@ def _uniforms(prompt: Prompt, decoding: Decoding) -> Floats:
     generator = np.random.default_rng(prompt_seed(decoding.seed, prompt.text))
     samples = decoding.samples if decoding.temperature else 1
     return generator.random((decoding.max_tokens, samples), dtype=np.float32)
+
+
+def _or_zeros(values: Floats | None, size: int) -> Floats:
+    return np.zeros(size, np.float32) if values is None else values.astype(np.float32)
 
 
 def _as_inputs(reading: Reading) -> dict[str, Any]:

@@ -10,11 +10,11 @@ from html import escape
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from recap.attribution import AttributedWord, Attribution, attribute, same_word
+from recap.attribution import AttributedWord, Attribution, attribute
 from recap.encoders.images import decode
 from recap.errors import ImageError
 from recap.types import Candidate, Caption, Evidence, ImageLike
-from recap.words import surface_words
+from recap.words import same_word, surface_words
 
 if TYPE_CHECKING:
     from PIL.Image import Image

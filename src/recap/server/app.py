@@ -33,7 +33,7 @@ def create_app(captioner: ReCap, config: ServerConfig | None = None) -> FastAPI:
     chosen = config or ServerConfig()
     metrics = Metrics(chosen.pack)
     batcher = Batcher(
-        captioner.encoder.encode_each,
+        captioner.encode_each,
         metrics,
         max_queue=chosen.max_queue,
         max_batch=chosen.max_batch,

@@ -112,7 +112,7 @@ class ScoreTask:
         distinct = list(dict.fromkeys(text for task in tasks for text in (*task.captions, *task.references)))
         rows = captioner.alignment.transform_texts(captioner.encoder.encode_texts(distinct))
         vector_of = dict(zip(distinct, rows, strict=True))
-        images = captioner.alignment.transform(np.stack(vectors))
+        images = captioner.alignment.transform(captioner.vectors_of(np.stack(vectors)))
         return [task._judge(captioner, image, vector_of) for task, image in zip(tasks, images, strict=True)]
 
     def _judge(self, captioner: ReCap, image: Vectors, vector_of: dict[str, Vectors]) -> Judgement:
@@ -172,7 +172,7 @@ class MapTask:
     def run(self, tasks: Sequence[MapTask], vectors: Sequence[Vectors]) -> list[Chart]:
         """Search for all of them together, and draw each."""
         captioner = self.engine.with_method(self.method)
-        store, rows = captioner.datastore, np.stack(vectors)
+        store, rows = captioner.datastore, captioner.vectors_of(np.stack(vectors))
         queries = captioner.alignment.transform(rows)
         found = store.search(queries, self.k)
         charts = []
