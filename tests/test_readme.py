@@ -32,7 +32,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     references = {"cat": ["a cat", "a cat looks up"], "rocket": ["a rocket", "a launch at night"]}
     (folder / "references.json").write_text(json.dumps(references))
     (folder / "candidates.json").write_text(json.dumps({"cat": "a cat", "rocket": "a rocket lifts off"}))
-    (folder / "page.html").write_text('<p>A cat: <img src="photo.jpg"></p>')
+    (folder / "page.html").write_text('<p><img src="photo.jpg"><img src="examples/pictures/coffee.jpg"></p>')
     (folder / "captions.txt").write_text("a cat on a sofa\na cup of coffee\n")
     (folder / "more-pairs").mkdir()
     shutil.copy(folder / "photo.jpg", folder / "more-pairs/other.jpg")

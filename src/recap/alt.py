@@ -86,7 +86,8 @@ def fill(
         base: the folder that sources start from: the page's own, as a rule.
         empty: whether ``alt=""`` is filled as well.
         placeholders: whether texts that say nothing, such as ``image``, ``IMG_1234`` or the file's name, are replaced.
-        min_confidence: captions less sure than this are withheld; they need a calibrated pack.
+        min_confidence: captions less sure than this are withheld; they need a calibrated pack. None withholds those
+            that are unsure, where captions have a confidence; 0 takes all.
     """
     text, codec = decoded(page)
     lines = _LineCounter(text)
@@ -118,10 +119,16 @@ def _described(paths: Sequence[Path], describe: Describe, minimum: float | None)
             yield "decorative", "a spacer of a few pixels"
         elif isinstance(result, ImageError):
             yield "unreadable", str(result)
-        elif minimum is not None and not is_trusted(result, minimum):
+        elif _is_doubtful(result, minimum):
             yield "withheld", f"only {result.confidence:.0%} sure: {_plain(result.text)}"
         else:
             yield "filled", _plain(result.text)
+
+
+def _is_doubtful(caption: Caption, minimum: float | None) -> bool:
+    if minimum is None:
+        return caption.unsure
+    return minimum > 0 and not is_trusted(caption, minimum)
 
 
 def _judged(tag: Tag, address: SplitResult, empty: bool, placeholders: bool) -> tuple[Status, str]:

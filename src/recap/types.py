@@ -21,6 +21,9 @@ ImageLike: TypeAlias = "str | Path | bytes | Image"
 
 Origin = Literal["lm", "retrieved"]
 
+UNSURE_BELOW = 0.5
+"""A caption whose confidence is less is more likely wrong than right: it is marked, and kept out of alt texts."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pair:
@@ -77,12 +80,17 @@ class Caption:
     selection: str
     confidence: float | None = None
 
+    @property
+    def unsure(self) -> bool:
+        """Whether the caption is probably wrong; one without a confidence is not called so."""
+        return self.confidence is not None and self.confidence < UNSURE_BELOW
+
     def as_dict(self) -> dict[str, Any]:
         """Return the caption as plain values, ready for json."""
         values = asdict(self)
         first = {"caption": values.pop("text")}
-        first |= {name: values.pop(name) for name in ("score", "confidence", "selection")}
-        return {**first, **values}
+        first |= {"score": values.pop("score"), "confidence": values.pop("confidence"), "unsure": self.unsure}
+        return {**first, "selection": values.pop("selection"), **values}
 
 
 @dataclass(frozen=True, slots=True)

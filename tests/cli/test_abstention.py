@@ -1,21 +1,25 @@
-"""``--min-confidence``: captions that are not sure enough are withheld, and every output says so."""
+"""Captions that are probably wrong are marked; with ``--min-confidence`` they are withheld. Every output says so."""
 
 from __future__ import annotations
 
 import csv
 import json
 import shutil
+import sys
 from pathlib import Path
 
+import click
 import pyarrow.parquet
 import pytest
 from click.testing import CliRunner, Result
 from PIL import Image
 
 from recap.captioner import ReCap
+from recap.cli.caption import Printer
 from recap.cli.main import cli
 from recap.confidence import Calibration
 from recap.errors import InputError
+from recap.outputs import FileFacts, Record
 from recap.outputs.metadata import read_description
 from recap.types import Caption, Pair
 
@@ -68,6 +72,13 @@ def doubtful(said: dict[str, Caption], minimum: float) -> set[str]:
     found = {path for path, caption in said.items() if float(caption.confidence or 0) < minimum}
     assert len(found) == 3
     return found
+
+
+@pytest.fixture
+def unsure(monkeypatch: pytest.MonkeyPatch, minimum: float, doubtful: set[str]) -> set[str]:
+    """The pictures whose caption is unsure: half of them."""
+    monkeypatch.setattr("recap.types.UNSURE_BELOW", minimum)
+    return doubtful
 
 
 def caption(*arguments: object, code: int = 0) -> Result:
@@ -224,3 +235,70 @@ def test_alternative_texts(
     found = [json.loads(line) for line in done.stdout.splitlines()]
     withheld = {finding["src"]: finding["text"] for finding in found if finding["status"] == "withheld"}
     assert withheld == {path: f"only {said[path].confidence:.0%} sure: {said[path].text}" for path in doubtful}
+
+
+def test_unsure_captions_are_marked_for_people_and_lines_for_programs_stay_as_they_are(
+    pack: Path, folder: Path, said: dict[str, Caption], unsure: set[str], tmp_path: Path
+):
+    done = caption(folder, "--pack", pack, "--html", tmp_path / "page.html")
+    assert dict(line.split("\t") for line in done.stdout.splitlines()) == {p: c.text for p, c in said.items()}
+    assert "recap: 3 of 6 captions are unsure" in done.stderr
+    assert (tmp_path / "page.html").read_text(encoding="utf-8").count("Unsure</span>") == 3
+    assert caption(folder, "--pack", pack, "--explain").stdout.count("? unsure: ") == 3
+    printed = caption(folder, "--pack", pack, "--json")
+    assert {r["path"] for r in map(json.loads, printed.stdout.splitlines()) if r["unsure"]} == unsure
+    for name in ("a.csv", "a.parquet"):
+        for _ in range(2):
+            assert "were there already; 3 unsure" in caption(folder, "--pack", pack, "--out", tmp_path / name).stderr
+    table = pyarrow.parquet.read_table(tmp_path / "a.parquet").to_pylist()
+    assert {row["path"] for row in table if row["unsure"]} == unsure
+    with (tmp_path / "a.csv").open(newline="") as file:
+        assert {row["path"] for row in csv.DictReader(file) if row["unsure"] == "True"} == unsure
+
+
+def test_what_is_withheld_is_not_called_unsure_too(pack: Path, folder: Path, minimum: float, unsure: set[str]):
+    done = caption(folder, "--pack", pack, "--min-confidence", minimum)
+    assert "unsure" not in done.stderr
+    assert "? unsure" not in caption(folder, "--pack", pack, "--min-confidence", minimum, "--explain").stdout
+
+
+@pytest.mark.parametrize(
+    ("confidence", "mark"), [(0.31, "\t? unsure, 31%"), (0.5, ""), (None, "")], ids=["unsure", "sure", "unknown"]
+)
+def test_a_terminal_shows_the_mark(
+    confidence: float | None, mark: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    made = Caption("a red wall", 0.4, (), (), "consensus", confidence)
+    printer = Printer(as_json=False, explain=False)
+    printer.add(Record("a.jpg", made.as_dict(), {}, FileFacts("ab" * 32, 1, 2)))
+    printer.close()
+    told = capsys.readouterr()
+    assert click.unstyle(told.out) == f"a.jpg\ta red wall{mark}\n"
+    assert told.err == ""
+
+
+def test_a_terminal_is_not_told_twice(pack: Path, folder: Path, unsure: set[str]):
+    assert unsure
+    for options in ("--json", "--explain"):
+        assert "unsure" not in caption(folder, "--pack", pack, options).stderr
+
+
+def test_alternative_texts_leave_out_what_is_unsure(
+    pack: Path, said: dict[str, Caption], unsure: set[str], pairs: list[Pair], encoder_folder: Path, tmp_path: Path
+):
+    page = tmp_path / "page.html"
+    page.write_text("".join(f'<img src="{path}">\n' for path in said))
+    plain = tmp_path / "plain"
+    ReCap.fit(pairs, encoder=f"onnx:{encoder_folder}", language_model=None, method="ols").save_pretrained(plain)
+    for folder, options, left in (
+        (pack, [], unsure),
+        (pack, ["--min-confidence", "0"], set()),
+        (plain, [], set()),
+        (plain, ["--min-confidence", "0"], set()),
+    ):
+        done = CliRunner().invoke(cli, ["alt", str(page), "--pack", str(folder), "--base", "/", *options])
+        assert done.exit_code == 0, done.output
+        without = {path for path, line in zip(said, done.stdout.splitlines(), strict=True) if "alt=" not in line}
+        assert without == left
+        assert ("3 left alone (3 not sure enough)" in done.stderr) == bool(left)

@@ -43,3 +43,9 @@ def test_texts_cannot_steer_the_terminal():
     text = shown(caption, path=hostile)
     assert not {"\x1b", "\x07", "\r"} & set(text)
     assert "[red]" in text
+
+
+def test_an_unsure_caption_has_a_mark_and_a_word():
+    for confidence, mark in ((0.49, "? unsure: "), (0.5, ""), (None, "")):
+        caption = Caption("a dog", 0.42, EVIDENCE, (), "cosine", confidence)
+        assert shown(caption).splitlines()[1] == f"  {mark}a dog¹"

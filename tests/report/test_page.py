@@ -67,6 +67,16 @@ def test_everything_about_a_caption_is_on_the_page(tmp_path: Path, picture: Path
     assert "sure" not in written(tmp_path, picture, confidence=None).text.split("Retrieved")[0].split("surest first")[1]
 
 
+def test_an_unsure_caption_has_a_mark_and_a_word(tmp_path: Path, picture: Path):
+    for confidence, marked in ((0.49, True), (0.5, False), (None, False)):
+        page = written(tmp_path, picture, confidence=confidence)
+        assert ("? Unsure a red wall" in page.text) == marked
+        assert any(chip["class"] == "chip low" for chip in page.all("span") if "class" in chip) == marked
+    held = card("a.jpg", "a.jpg", None, caption(confidence=0.1), withheld=True)
+    assert "Withheld" in held
+    assert "Unsure" not in held
+
+
 def test_words_name_the_captions_they_come_from(tmp_path: Path, picture: Path):
     words = {w["data-n"]: w for w in written(tmp_path, picture, text="a red wall melts").all("span") if "data-n" in w}
     assert words["1"]["data-from"] == "0"

@@ -6,6 +6,7 @@ npm install --no-save axe-core          # or RECAP_AXE=/path/to/axe.min.js
 from __future__ import annotations
 
 import base64
+import math
 import os
 import re
 import shutil
@@ -21,6 +22,7 @@ import uvicorn
 from fastapi.testclient import TestClient
 
 from recap import ReCap
+from recap.confidence import Calibration
 from recap.server import ServerConfig, create_app
 
 Serve = Callable[..., TestClient]
@@ -331,6 +333,20 @@ def test_a_key_opens_the_service(open_page: Open, red: bytes):
     page.wait_for_selector("#evidence li")
     assert all("401" in fault for fault in open_page.faults)  # type: ignore[attr-defined]
     open_page.faults.clear()  # type: ignore[attr-defined]
+
+
+def test_an_unsure_caption_has_a_mark_and_a_word(open_page: Open, shared_pack: Path, red: bytes, tmp_path: Path):
+    captioner = ReCap.from_pretrained(shared_pack)
+    for confidence, marked in ((0.2, True), (0.8, False)):
+        captioner.calibration = Calibration(math.log(confidence / (1 - confidence)), (0.0,) * 5, "ols", 20, "made up")
+        captioner.save_pretrained(tmp_path / str(confidence))
+        page = open_page(tmp_path / str(confidence))
+        drop(page, "wall.png", red)
+        page.wait_for_selector("#evidence li")
+        assert page.locator("#unsure").is_visible() == marked
+        assert "red" in said(page)
+        assert ("unsure: " in str(page.locator("#told").text_content())) == marked
+        assert f"{confidence:.0%}".rstrip("%") in texts(page, "#facts .chip")[0]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

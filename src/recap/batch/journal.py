@@ -42,6 +42,7 @@ class Journal:
         self._contents: dict[bytes, int] = {}
         """Of each content the place of a line."""
         self._abstained: set[str] = set()
+        self._unsure: set[str] = set()
         self._lines = 0
         self._end = 0
         self.path.touch()
@@ -86,10 +87,15 @@ class Journal:
         """Leave a path out of what holds."""
         self._places.pop(path, None)
         self._abstained.discard(path)
+        self._unsure.discard(path)
 
     def abstains(self, path: str) -> bool:
         """Tell whether the caption of a path is withheld."""
         return path in self._abstained
+
+    def doubts(self, path: str) -> bool:
+        """Tell whether the caption of a path is given, and unsure."""
+        return path in self._unsure
 
     @property
     def abstained(self) -> int:
@@ -125,10 +131,8 @@ class Journal:
     def _note(self, record: Record, place: int) -> None:
         self._contents[bytes.fromhex(record.file.sha256)] = place
         self._places[record.path] = (place, record.file.size, record.file.modified)
-        if record.abstained:
-            self._abstained.add(record.path)
-        else:
-            self._abstained.discard(record.path)
+        for paths, holds in ((self._abstained, record.abstained), (self._unsure, record.unsure)):
+            (paths.add if holds else paths.discard)(record.path)
 
     def _learn_all(self) -> None:
         """Learn what is there; a last line without its end is as good as not written."""

@@ -31,6 +31,8 @@ class Summary:
     captioned: int = 0
     abstained: int = 0
     """Files whose caption was withheld, since it was less sure than was asked for; now or before."""
+    unsure: int = 0
+    """Files whose caption is given, and probably wrong; now or before."""
     known: int = 0
     """Files whose caption was there already, also under another name."""
     failed: int = 0
@@ -48,7 +50,9 @@ class Summary:
         if self.captioned:
             done += f" ({self.captioned / self.seconds:.1f} a second, limited by {self.limit})"
         told = f"{done}, {self.known:,} were there already"
-        return f"{told}; {self.abstained:,} withheld as not sure enough" if self.abstained else told
+        if self.abstained:
+            told += f"; {self.abstained:,} withheld as not sure enough"
+        return f"{told}; {self.unsure:,} unsure" if self.unsure else told
 
 
 def caption_files(
@@ -127,6 +131,7 @@ class BatchRun:
             return False
         self.summary.known += 1
         self.summary.abstained += self.journal.abstains(path)
+        self.summary.unsure += self.journal.doubts(path)
         if self.sinks:
             self._hand_on(self.journal.read(place))
         return True
@@ -147,6 +152,7 @@ class BatchRun:
             self.summary.known += 1
             record = self._same_content(item)
         self.summary.abstained += record.abstained
+        self.summary.unsure += record.unsure
         if self.journal is not None:
             self.journal.append(record)
         self._hand_on(record)

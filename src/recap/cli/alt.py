@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("pages", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False), metavar="PAGE...")
 @pack_options
-@confidence_option
+@confidence_option("default: unsure ones, below 0.5; 0 takes all")
 @click.option(
     "--base", type=click.Path(exists=True, file_okay=False), help="Where sources start [default: the page's]."
 )
@@ -44,8 +44,8 @@ def alt(
 
     Prints the page unless --out or --in-place says where it goes. What was written is marked with
     data-alt-source="recap". Pictures elsewhere on the net are named on standard error and left alone; one that
-    cannot be read is named too, and makes the exit code 1. With --min-confidence so is one whose caption is not sure
-    enough to be written; that is no error.
+    cannot be read is named too, and makes the exit code 1. So is one whose caption is not sure enough to be
+    written; that is no error.
     """
     if out and in_place:
         raise click.UsageError("choose one of --out and --in-place")
@@ -58,7 +58,7 @@ def alt(
     from recap.files import atomic_write
 
     captioner = load_captioner(pack, device)
-    if min_confidence is not None:
+    if min_confidence:
         check_minimum(min_confidence, captioner.calibration, captioner.settings.method)
     unreadable = 0
     for page in map(Path, pages):

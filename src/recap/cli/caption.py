@@ -108,7 +108,10 @@ class Printer:
         self.explain = explain
 
     def add(self, record: Record) -> None:
-        """Print one; of a withheld caption only the path, and the reason on standard error."""
+        """Print one; of a withheld caption only the path, and the reason on standard error.
+
+        The mark of an unsure one is for people: what goes into a pipe or a file keeps its two columns.
+        """
         from recap.cli.explain import print_explanation
 
         if self.as_json:
@@ -116,7 +119,9 @@ class Printer:
         elif self.explain:
             print_explanation(Path(record.path), record.as_caption(), withheld=record.abstained)
         else:
-            click.echo(f"{record.path}\t{record.text}")
+            marked = record.unsure and sys.stdout.isatty()
+            mark = click.style(f"\t? unsure, {record.caption['confidence']:.0%}", fg="yellow") if marked else ""
+            click.echo(f"{record.path}\t{record.text}{mark}")
             if record.abstained:
                 click.echo(f"recap: {record.path}: withheld, only {record.caption['confidence']:.0%} sure", err=True)
 
@@ -128,7 +133,7 @@ class Printer:
 @click.argument("inputs", nargs=-1, required=True, metavar="PICTURE...")
 @pack_options
 @settings_options
-@confidence_option
+@confidence_option()
 @output_options
 @ray_option
 @click.option("--json", "as_json", is_flag=True, help="Print one object a line, with score, evidence and candidates.")
@@ -149,9 +154,10 @@ def caption(
     PICTURE is a picture or a video, a folder (searched through), a glob pattern, - for a list of paths on standard
     input, a webdataset (.tar) or Parquet archive, or the URL of pictures or archives in a bucket (s3://..., gs://...).
     Prints PATH<tab>CAPTION, or writes to --out; the same command again goes on where it was stopped. A picture that
-    cannot be read is named on standard error, or listed in errors.jsonl beside --out, and the others go on. With
-    --min-confidence a caption that is not sure enough is withheld: the output has null or nothing in its place. With
-    --ray videos are left out.
+    cannot be read is named on standard error, or listed in errors.jsonl beside --out, and the others go on. A caption
+    that is probably wrong is marked as unsure at a terminal, and in every output that has room for it. With
+    --min-confidence one that is not sure enough is withheld: the output has null or nothing in its place. With --ray
+    videos are left out.
     """
     target = Target(**{field.name: given.pop(field.name) for field in fields(Target)})
     target.check()
@@ -295,6 +301,9 @@ def _report(target: Target, summary: Summary) -> None:
         click.echo(f"{target.out}: {summary}", err=True)
     elif summary.abstained:
         click.echo(f"recap: {summary.abstained} of {summary.files} captions were withheld as not sure enough", err=True)
+    if summary.unsure and not (target.out or target.as_json or target.explain or sys.stdout.isatty()):
+        told = f"{summary.unsure} of {summary.files} captions are unsure, and probably wrong"
+        click.echo(f"recap: {told}: --json and --explain say which", err=True)
     if summary.failed:
         where = f": see {target.errors_file}" if target.out else ""
         click.echo(f"recap: {summary.failed} of {summary.files} pictures could not be read{where}", err=True)

@@ -30,7 +30,7 @@ def print_explanation(
     """Print a caption with the captions its words come from, the best candidates, and how sure it is.
 
     Each word has the number of the retrieved caption it owes most to, so that nothing is told by colour alone.
-    A caption that is ``withheld``, since it is not sure enough, is shown as such.
+    A caption that is ``withheld``, since it is not sure enough, is shown as such, and so is one that is unsure.
     """
     from rich.console import Console
     from rich.text import Text
@@ -39,7 +39,7 @@ def print_explanation(
     attribution = attribute(caption)
     numbers = _numbered(attribution)
     console.print(Text(_plain(str(path)), style="bold"))
-    console.print(Text("  ").append("withheld: " if withheld else "", "red") + _caption(caption, attribution, numbers))
+    console.print(Text("  ") + _mark(caption, withheld) + _caption(caption, attribution, numbers))
     console.print(Text(f"  {_facts(caption)}", style="dim"))
     if attribution.unsupported:
         named = ", ".join(map(_plain, attribution.unsupported))
@@ -74,6 +74,15 @@ def _caption(caption: Caption, attribution: Attribution, numbers: dict[int, int]
             line.append(_plain(word.text), style="dim")
         done = word.end
     return line.append(_plain(caption.text[done:]))
+
+
+def _mark(caption: Caption, withheld: bool) -> Text:
+    """Return what is said before a caption that is not to be relied on."""
+    from rich.text import Text
+
+    if withheld:
+        return Text("withheld: ", style="red")
+    return Text("? unsure: " if caption.unsure else "", style="yellow")
 
 
 def _facts(caption: Caption) -> str:

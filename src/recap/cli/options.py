@@ -65,14 +65,14 @@ def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return _with(options, command)
 
 
-def confidence_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the option that has doubtful captions withheld."""
+def confidence_option(default: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return what adds the option that has doubtful captions withheld; ``default`` says what holds without it."""
     return click.option(
         "--min-confidence",
         type=click.FloatRange(0, 1),
         metavar="P",
-        help="Withhold captions that are right with a probability below P.",
-    )(command)
+        help="Withhold captions that are right with a probability below P" + (f" ({default})." if default else "."),
+    )
 
 
 def output_options(command: Callable[..., Any]) -> Callable[..., Any]:

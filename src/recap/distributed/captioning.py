@@ -221,6 +221,7 @@ def _hand_on(known: set[str], journal: Journal | None, run: BatchRun) -> None:
         return
     run.summary.known += len(known)
     run.summary.abstained += sum(map(journal.abstains, known))
+    run.summary.unsure += sum(map(journal.doubts, known))
     if run.sinks:
         for record in journal.records():
             if record.path in known:

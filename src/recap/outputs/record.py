@@ -48,6 +48,11 @@ class Record:
         """Whether the caption was withheld, since it was less sure than was asked for."""
         return bool(self.caption.get("abstained"))
 
+    @property
+    def unsure(self) -> bool:
+        """Whether the caption is there and probably wrong."""
+        return not self.abstained and bool(self.caption.get("unsure"))
+
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, ready for json."""
         marks = {"generated_by": dict(self.generated_by), "file": asdict(self.file)}

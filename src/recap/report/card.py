@@ -39,10 +39,10 @@ def thumbnail(picture: ImageLike) -> Image | None:
 
 
 def card(name: str, link: str, shown: Image | None, caption: Caption, *, withheld: bool = False) -> str:
-    """Return the part of the page about one picture; a ``withheld`` caption is shown as such."""
+    """Return the part of the page about one picture; a ``withheld`` or unsure caption is shown as such."""
     attribution = attribute(caption)
     sure = caption.score if caption.confidence is None else caption.confidence
-    words = ('<span class="tag">Withheld</span> ' if withheld else "") + _words(caption.text, attribution)
+    words = _tag(caption, withheld) + _words(caption.text, attribution)
     return f"""<article class="card{" withheld" if withheld else ""}" data-sure="{sure:.4f}">
 <a class="picture" href="{escape(link)}" aria-label="Open {plain(PurePath(name).name)}">{_image(shown)}</a>
 <div class="about">
@@ -58,6 +58,13 @@ def card(name: str, link: str, shown: Image | None, caption: Caption, *, withhel
 </div>
 </article>
 """
+
+
+def _tag(caption: Caption, withheld: bool) -> str:
+    """Return what is said before a caption that is not to be relied on."""
+    if withheld:
+        return '<span class="tag">Withheld</span> '
+    return '<span class="tag unsure"><span aria-hidden="true">?</span> Unsure</span> ' if caption.unsure else ""
 
 
 def problem_card(name: str, reason: str) -> str:
@@ -86,7 +93,7 @@ def _image(shown: Image | None) -> str:
 def _facts(caption: Caption) -> str:
     parts = []
     if caption.confidence is not None:
-        level = "high" if caption.confidence >= 0.7 else "middle" if caption.confidence >= 0.4 else "low"
+        level = "low" if caption.unsure else "high" if caption.confidence >= 0.7 else "middle"
         parts.append(f'<span class="chip {level}">{caption.confidence:.0%} sure</span>')
     parts.append(
         f'<span title="cosine of caption and picture in caption space">aligned cosine {caption.score:.2f}</span>'

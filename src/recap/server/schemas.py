@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from recap.types import Caption
+from recap.types import UNSURE_BELOW, Caption
 
 Text = Annotated[str, Field(min_length=1, max_length=1000, pattern=r"\S")]
 """A caption somebody sends."""
@@ -98,6 +98,9 @@ class CaptionBody(BaseModel):
     caption: str
     score: float
     confidence: float | None
+    unsure: bool = Field(
+        description=f"Whether the caption is probably wrong: its confidence is less than {UNSURE_BELOW}."
+    )
     selection: str
     evidence: list[EvidenceBody]
     candidates: list[CandidateBody]

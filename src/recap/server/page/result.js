@@ -48,6 +48,7 @@ function showResult(picture, { quiet = false } = {}) {
   for (const part of document.querySelectorAll(".about > :not(.said, .was), .panel"))
     part.classList.toggle("later", !result);
   byId("was").hidden = true;
+  byId("unsure").hidden = !result?.unsure;
   if (!result) {
     if (error) byId("said").textContent = "No caption";
     return;
@@ -64,7 +65,7 @@ function showResult(picture, { quiet = false } = {}) {
 function facts(result) {
   const parts = [];
   if (result.confidence !== null) {
-    const level = result.confidence >= 0.7 ? "high" : result.confidence >= 0.4 ? "middle" : "low";
+    const level = result.unsure ? "low" : result.confidence >= 0.7 ? "high" : "middle";
     parts.push(make("span", { class: `chip ${level}` }, `${percent(result.confidence)} sure`));
   }
   const meaning = "cosine of caption and picture in caption space";
@@ -75,13 +76,14 @@ function facts(result) {
 
 function showChange({ result, before }, quiet) {
   const was = byId("was");
-  if (quiet || !before) return void (quiet || tell(`Caption: ${result.caption}`));
+  const spoken = `${result.unsure ? "unsure: " : ""}${result.caption}`;
+  if (quiet || !before) return void (quiet || tell(`Caption: ${spoken}`));
   const changed = before.caption !== result.caption;
   was.replaceChildren(
     ...(changed ? ["before: ", make("del", { dir: "auto" }, before.caption)] : ["The caption stays as it was."]),
   );
   was.hidden = false;
-  tell(changed ? `The caption is now: ${result.caption}` : "The caption stays as it was.");
+  tell(changed ? `The caption is now: ${spoken}` : "The caption stays as it was.");
 }
 
 function showEvidence(picture) {
