@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from recap.metrics.bleu import bleu, score_bleu
+from recap.metrics.chair import chair
 from recap.metrics.cider import Cider, CiderD, cider, cider_d
 from recap.metrics.clip import aclip_s, clip_dn, clip_dn_ref, clip_s, refaclip_s, refclip_s
 from recap.metrics.corpus import Corpus, References
@@ -28,6 +29,7 @@ __all__ = [
     "Report",
     "aclip_s",
     "bleu",
+    "chair",
     "cider",
     "cider_d",
     "clip_dn",
