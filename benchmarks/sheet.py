@@ -44,6 +44,10 @@ COLUMNS, ROWS = 4, 3
 SURE = 0.7
 """So confident captions are looked at by themselves."""
 
+ABOUT_CONFIDENCE = (
+    "right counts as 1, partly and wrong as 0; ECE is over 10 bins of equally many captions, and by chance what it would\n"
+    "be on average, were each caption right exactly with its confidence"
+)
 VERDICTS = ("right", "partly", "wrong")
 SIDES = ("a", "b")
 CAPTION_FILES = (".jsonl", ".json", ".csv", ".tsv")
@@ -256,7 +260,7 @@ def tally(options: argparse.Namespace) -> None:
     """Print what readers said about each captioner, and what its confidence is worth."""
     entries = read_key(options.key)
     readers = {file.stem: read_form(file, entries) for file in options.judged}
-    console = Console(highlight=False)
+    console = Console(highlight=False, soft_wrap=True)
     counts = Table("reader", "captions of", "judged", *VERDICTS, box=None, padding=(0, 2, 0, 0))
     systems = [said.system for said in sorted(entries[0].said, key=lambda said: said.system, reverse=True)]
     everybody = {"all readers": list(readers.values())} if len(readers) > 1 else {}
@@ -268,16 +272,13 @@ def tally(options: argparse.Namespace) -> None:
         console.print(f"\nall readers say the same about {agreement(list(readers.values())):.0%} of the captions")
     told = confidence_table(systems, entries, list(readers.values()))
     if told.row_count:
-        console.print(
-            "\nright counts as 1, partly and wrong as 0; ECE over 10 bins of equally many captions, and what it"
-        )
-        console.print("would be by chance, were each caption right exactly with its confidence")
+        console.print(f"\n{ABOUT_CONFIDENCE}")
         console.print(told)
 
 
 def confidence_table(systems: Sequence[str], entries: Sequence[Entry], readers: Sequence[Verdicts]) -> Table:
     """Return what the confidence of each captioner is worth; without rows where there is none."""
-    columns = ("captions of", "with confidence", "mean", "right", "ECE", "by chance", f"right, {SURE:.0%} sure or more")
+    columns = ("captions of", "with confidence", "mean", "right", "ECE", "by chance", f"right of {SURE:.0%} sure")
     table = Table(*columns, box=None, padding=(0, 2, 0, 0))
     for system in systems:
         cells = confidence_cells(system, entries, readers)

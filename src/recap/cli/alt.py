@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("pages", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False), metavar="PAGE...")
 @pack_options
-@confidence_option("default: unsure ones, below 0.5; 0 takes all")
+@confidence_option("default: those that are unsure; 0 takes all")
 @click.option(
     "--base", type=click.Path(exists=True, file_okay=False), help="Where sources start [default: the page's]."
 )

@@ -64,7 +64,11 @@ def _tag(caption: Caption, withheld: bool) -> str:
     """Return what is said before a caption that is not to be relied on."""
     if withheld:
         return '<span class="tag">Withheld</span> '
-    return '<span class="tag unsure"><span aria-hidden="true">?</span> Unsure</span> ' if caption.unsure else ""
+    return (
+        '<span class="tag unsure" title="probably wrong"><span aria-hidden="true">?</span> Unsure</span> '
+        if caption.unsure
+        else ""
+    )
 
 
 def problem_card(name: str, reason: str) -> str:

@@ -169,7 +169,7 @@ def _head(title: str, style: str, script: str, links: str) -> str:
 <p class="lead">Written by a machine: recap {__version__}. Point at a word, or focus a caption and use the arrow keys,
 to see which retrieved captions the word comes from. <span class="key some">Underlined</span> words are in some of
 them, the stronger the more; <span class="key none">dotted</span> ones are in none, and come from the language
-model alone.</p>
+model alone. A caption that is marked as unsure is probably wrong.</p>
 {links}<form class="tools" role="search" hidden>
 <label>Find <input type="search" id="find" placeholder="word or file name" autocomplete="off"></label>
 <label>Order <select id="order"><option value="">as captioned</option><option value="up">least sure first</option>
