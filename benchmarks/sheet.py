@@ -45,8 +45,8 @@ SURE = 0.7
 """So confident captions are looked at by themselves."""
 
 ABOUT_CONFIDENCE = (
-    "right counts as 1, partly and wrong as 0; ECE is over 10 bins of equally many captions, and by chance what it would\n"
-    "be on average, were each caption right exactly with its confidence"
+    "right counts as 1, partly and wrong as 0; ECE is over 10 bins of equally many captions, and by chance what it\n"
+    "would be on average, were each caption right exactly with its confidence"
 )
 VERDICTS = ("right", "partly", "wrong")
 SIDES = ("a", "b")
