@@ -83,7 +83,9 @@ def test_degenerate(text: str, expected: bool):
 
 def reference_doubts(text: str, items: list[Evidence]) -> float:
     """The formula, word by word."""
-    weights = {row: np.exp((item.similarity - max(i.similarity for i in items)) / 0.1) for row, item in enumerate(items)}
+    weights = {
+        row: np.exp((item.similarity - max(i.similarity for i in items)) / 0.1) for row, item in enumerate(items)
+    }
     own = next((row for row, item in enumerate(items) if item.text == text), None)
     weights.pop(own, None)
     total = 0.0

@@ -1,6 +1,7 @@
-"""Self-critical training: sentences are drawn, and those better than their siblings by CIDEr-D become likelier.
+"""Self-critical training: sentences are drawn, and those better than their siblings become likelier.
 
-The end of a sentence counts as a word of it, so that sentences that break off ("a man with a") earn less.
+Better is CIDEr-D, less what is invented: things that none of the people who described the picture names. The end of a
+sentence counts as a word of it, so that sentences that break off ("a man with a") earn less.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from recap.language.reading import BEGIN, PAD
 from recap.metrics import CiderD
+from recap.metrics.chair import invented
 from writer.batches import Batch, Corpus, Examples, Noise, Source, collate
 from writer.decode import as_text, generate
 from writer.model import Writer
@@ -28,6 +31,10 @@ LIKELIHOOD, EVERY = 0.4, 4
 LONGEST_DRAWN = 17
 REPORT_SECONDS = 300
 END_WORD = "endofsentence"
+LIE = 0.3
+"""So much CIDEr-D an invented thing costs."""
+WITNESSES = 3
+"""With fewer captions of people nobody can say what is invented."""
 GENTLE = Noise(fewer=0.15, wrong=0.05, no_vector=0.05, no_details=0.1, no_captions=0.04, hidden=0.15, other_map=0.1)
 
 
@@ -38,8 +45,8 @@ def tune(folder: Path, minutes: float, start: str = "likelihood", name: str = "t
     rng = np.random.default_rng(run.steps + 1)
     torch.manual_seed(run.steps + 1)
     sources = [(Source.load(folder / f"{source}.npz"), often) for source, often in SOURCES.items()]
-    judge, first = _judge(corpus, [source for source, _ in sources])
-    batches = _batches(sources, first, Examples(corpus, GENTLE, rng), run.model.shape.front)
+    judge = Judge(corpus, [source for source, _ in sources])
+    batches = _batches(sources, judge.first, Examples(corpus, GENTLE, rng), run.model.shape.front)
     dev = dev_sets(folder, corpus, run.shape, 300)
     budget = 60 * minutes
     rewards: list[float] = []
@@ -62,17 +69,17 @@ def tune(folder: Path, minutes: float, start: str = "likelihood", name: str = "t
 
 
 def critical_loss(
-    model: Writer, batch: Batch, memory: torch.Tensor, images: list[int], corpus: Corpus, judge: CiderD
+    model: Writer, batch: Batch, memory: torch.Tensor, images: list[int], corpus: Corpus, judge: Judge
 ) -> tuple[torch.Tensor, float]:
     """Return the loss whose gradient favours sentences better than their siblings, and the mean reward."""
     drawn = generate(model, batch, memory.detach(), SAMPLES, 1.0, LONGEST_DRAWN)
     texts = [
-        f"{as_text(sentence, slots, corpus)} {END_WORD}"
+        as_text(sentence, slots, corpus)
         for sentences, slots in zip(drawn.tolist(), batch.slots, strict=True)
         for sentence in sentences
     ]
-    values = judge.score(texts, np.repeat(images, SAMPLES)).per_image
-    rewards = torch.from_numpy(np.asarray(values, np.float32)).view(len(images), SAMPLES)
+    values = judge.rewards(texts, np.repeat(images, SAMPLES).tolist())
+    rewards = torch.from_numpy(values.astype(np.float32)).view(len(images), SAMPLES)
     siblings = (rewards.sum(1, keepdim=True) - rewards) / (SAMPLES - 1)
     read = torch.cat([torch.full_like(drawn[..., :1], BEGIN), drawn[..., :-1]], -1)
     state = model.decode(read, memory, batch.mask).flatten(1, 2)
@@ -95,15 +102,26 @@ def _open(folder: Path, start: str, name: str) -> Run:
     return run
 
 
-def _judge(corpus: Corpus, sources: list[Source]) -> tuple[CiderD, list[int]]:
-    """Return a scorer that knows the captions of all pictures, and the number of each source's first picture."""
-    references: list[list[str]] = []
-    first: list[int] = []
-    for source in sources:
-        first.append(len(references))
-        owned = source.own.tolist()
-        references += [[f"{corpus.texts[text]} {END_WORD}" for text in own if text >= 0] for own in owned]
-    return CiderD(references), first
+class Judge:
+    """Knows what people said about all pictures of some sources."""
+
+    def __init__(self, corpus: Corpus, sources: list[Source]) -> None:
+        self.first: list[int] = []
+        """The number of each source's first picture."""
+        self._said: list[list[str]] = []
+        for source in sources:
+            self.first.append(len(self._said))
+            self._said += [[corpus.texts[text] for text in own if text >= 0] for own in source.own.tolist()]
+        self._cider = CiderD([[f"{text} {END_WORD}" for text in texts] for texts in self._said])
+
+    def rewards(self, texts: list[str], images: list[int]) -> npt.NDArray[np.float64]:
+        """Return what each text is worth as a caption of its picture."""
+        values = np.array(self._cider.score([f"{text} {END_WORD}" for text in texts], images).per_image)
+        lies = [
+            len(invented(text, self._said[image])) if len(self._said[image]) >= WITNESSES else 0
+            for text, image in zip(texts, images, strict=True)
+        ]
+        return values - LIE * np.array(lies)
 
 
 def _batches(
