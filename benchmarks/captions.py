@@ -22,6 +22,7 @@ import time
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from rich.console import Console
@@ -45,6 +46,8 @@ from recap.types import Draft, ImageLike, Prompt, Vectors
 from recap.words import words
 
 CENTRAL = "most central"
+Way: TypeAlias = tuple[str, str, str]
+"""Candidates, selection, map."""
 
 RETRIEVED = (
     ("retrieved", "cosine", "ols"),
@@ -101,8 +104,8 @@ def main() -> None:
         captioner, vectors, references = flickr8k_from_coco(arguments.folder, arguments.split, arguments.captions)
         title = f"Flickr8k {arguments.split}, captions of COCO, {captioner.encoder.name}"
     model = load_language_model(arguments.lm)
-    rows = RETRIEVED if model is None else RETRIEVED + WRITTEN
-    rows = rows[-1:] if arguments.default_only else rows
+    known: Sequence[Way] = RETRIEVED if model is None else RETRIEVED + WRITTEN
+    rows = known[-1:] if arguments.default_only else known
     written = captioner.configured(language_model=model and Remembering(model))
     first = arguments.lm_images
     texts = print_captions(f"{title}, {arguments.lm}", written, vectors[:first], references[:first], rows)
@@ -163,7 +166,7 @@ def print_captions(
     captioner: ReCap,
     vectors: Vectors,
     references: Sequence[Sequence[str]],
-    rows: Sequence[tuple[str, str, str]],
+    rows: Sequence[Way],
 ) -> list[str]:
     """Print CIDEr-D for each way to choose, and return the captions of the last."""
     table = Table(title=f"{title}: {len(vectors):,} pictures, {len(captioner.datastore):,} captions")

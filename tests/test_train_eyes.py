@@ -39,8 +39,8 @@ def test_pairs_that_mean_the_same_are_no_negatives() -> None:
     losses = []
     for row in range(5):
         others = [column for column in range(5) if column == row or meanings[column] != meanings[row]]
-        for line in (logits[row], logits[:, row]):
-            losses.append(np.log(np.exp(line[others]).sum()) - line[row])
+        lines = (logits[row], logits[:, row])
+        losses += [np.log(np.exp(line[others]).sum()) - line[row] for line in lines]
     assert contrast(images, texts, scale, meanings).item() == pytest.approx(np.mean(losses), rel=1e-5)
 
 

@@ -52,13 +52,14 @@ def world_statistics(work: Path, tested: set[int]) -> PairStatistics:
     split = data.split(records, data.Pictures(work / "maps").there(), tested)
     pictures = np.load(work / "vectors.npy", mmap_mode="r")
     sentences = np.load(work / "text_vectors.npy", mmap_mode="r")
+    done = np.load(work / "text_vectors_flag.npy")
     statistics = empty_statistics(load_encoder("builtin"))
     for start in range(0, len(split.train), BLOCK):
         rows, numbers, counts = [], [], []
         for row in split.train[start : start + BLOCK].tolist():
             record = records[row]
             captions = record.captions if record.source in data.CAPTIONED else record.captions[:NAMED_CAPTIONS]
-            known = [number for text in captions if texts.done[number := texts.number[text]]]
+            known = [number for text in captions if done[number := texts.number[text]]]
             if known:
                 rows.append(row)
                 numbers += known

@@ -62,7 +62,7 @@ def main() -> None:
         if arguments.step == "export":
             export.export(picture, model)
         else:
-            vectors.write(model, picture, work, len(data.open_records(work)))
+            vectors.write(model, picture, work)
     else:
         _learn(arguments)
 
@@ -71,22 +71,23 @@ def _learn(arguments: argparse.Namespace) -> None:
     """Train by one of the two ways."""
     work: Path = arguments.work
     torch.manual_seed(14)
-    pair = [Eyes(fetch("tinyvit"), arguments.minilm) for _ in range(2)]
-    pair[1].load_state_dict(pair[0].state_dict())
+    model, average = (Eyes(fetch("tinyvit"), arguments.minilm) for _ in range(2))
+    average.load_state_dict(model.state_dict())
     pictures, said = data.Pictures(work / "maps"), data.Texts(work)
     tested = {int(number) for number in np.load(arguments.tested)}
     split = data.split(data.open_records(work), pictures.there(), tested)
     print(f"{len(split.train):,} pictures to learn from", flush=True)
     if arguments.step == "warm-up":
-        run = Run(*pair, work / "warm.pt", Rates(stage=0.0))
+        run = Run(model, average, work / "warm.pt", Rates(stage=0.0))
         training.warm_up(run, split, said, training.means(run.model, split, pictures, work), arguments.minutes)
         return
     path = work / f"{arguments.name}.pt"
     if not path.exists():
         weights = torch.load(work / "warm.pt", weights_only=True)["average"]
-        for model in pair:
-            model.load_state_dict(weights)
-    training.train(Run(*pair, path, Rates(heads=5e-4)), split, said, pictures, arguments.minutes)
+        model.load_state_dict(weights)
+        average.load_state_dict(weights)
+    run = Run(model, average, path, Rates(heads=5e-4))
+    training.train(run, split, said, pictures, arguments.minutes)
 
 
 def _records(work: Path, mirror: sources.Mirror) -> list[sources.Record]:

@@ -85,13 +85,12 @@ def doubts(texts: Sequence[str], evidence: Sequence[Evidence]) -> Scores:
     if not evidence:
         return np.zeros(len(texts))
     weights = votes_of(evidence)
-    said = [_meanings(item.text) for item in evidence]
     captions: dict[str, list[int]] = {}
-    for row, found in enumerate(said):
-        for root in frozenset().union(*found.values()) if found else ():
+    for row, item in enumerate(evidence):
+        for root in frozenset[str]().union(*_meanings(item.text).values()):
             captions.setdefault(root, []).append(row)
     place = {item.text: row for row, item in reversed(list(enumerate(evidence)))}
-    found = []
+    found: list[float] = []
     for text in texts:
         own, total = place.get(text, -1), 0.0
         others = weights.sum() - (weights[own] if own >= 0 else 0.0)

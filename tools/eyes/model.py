@@ -124,6 +124,7 @@ class Block(nn.Module):
         self.local = Conv(graph, f"{node}/local_conv", groups=WIDTH, padding=1)
         self.biases = nn.Parameter(tensors[f"{key}.attn.attention_biases"])
         (offsets,) = [name for name in graph.nodes[f"{node}/attn/Gather"].input if "attention_biases" not in name]
+        self.offsets: Tensor
         self.register_buffer("offsets", graph.constant(offsets))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -132,7 +133,7 @@ class Block(nn.Module):
         query, key, value = (part.transpose(1, 2) for part in qkv.split(self.size, -1))
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=self.biases[:, self.offsets][None])
         x = x + self.out(mixed.transpose(1, 2).flatten(2))
-        x = self.local(x.transpose(1, 2).unflatten(-1, (GRID, GRID))).flatten(2).transpose(1, 2)
+        x = self.local(x.transpose(1, 2).unflatten(-1, (GRID, GRID))).flatten(2).transpose(1, 2)  # type: ignore[no-untyped-call]
         fed: Tensor = x + self.down(F.gelu(self.up(self.feed_norm(x))))
         return fed
 

@@ -59,5 +59,5 @@ def _open(
         return np.load(flat, mmap_mode="r+"), np.load(flag)
     index.write_text(json.dumps(texts), encoding="utf-8")
     np.save(folder / "text_offsets.npy", ends)
-    made = np.lib.format.open_memmap(flat, "w+", np.float16, (int(ends[-1]), 384))  # type: ignore[no-untyped-call]
+    made = np.lib.format.open_memmap(flat, "w+", np.float16, (int(ends[-1]), 384))
     return made, np.zeros(len(texts), bool)

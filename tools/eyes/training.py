@@ -8,6 +8,7 @@ Weights are averaged along the way, and a checkpoint is kept at every report; a 
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -120,7 +121,7 @@ def meanings(split: Split, rows: Rows) -> list[str]:
 
 def schedule(done: float, steps: int, warm: int = 20) -> float:
     """Return the share of the rates after a part ``done`` of the time."""
-    return min(1.0, (steps + 1) / warm) * max(0.01, 0.5 * (1 + np.cos(np.pi * min(done, 1.0))))
+    return min(1.0, (steps + 1) / warm) * max(0.01, 0.5 * (1 + math.cos(math.pi * min(done, 1.0))))
 
 
 @torch.no_grad()

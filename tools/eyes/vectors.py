@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from eyes.data import Pictures, Texts
+from eyes.data import Pictures, Texts, open_records
 from eyes.export import DETAIL_WIDTH, Picture
 from eyes.model import GRID, SPACE, Eyes
 from eyes.training import embed_texts
@@ -16,18 +16,17 @@ BLOCK = 2048
 
 
 @torch.no_grad()
-def write(model: Eyes, picture: Picture, folder: Path, count: int) -> None:
-    """Write a row for each record and sentence, zeros where there is none.
+def write(model: Eyes, picture: Picture, folder: Path) -> None:
+    """Write a row for each record, and for each sentence about those that have a map; zeros for all others.
 
     ``vectors.npy`` and ``details.npy`` are those of pictures, ``text_vectors.npy`` those of sentences.
     """
     model.eval()
-    texts, pictures = Texts(folder), Pictures(folder / "maps")
+    texts, pictures, records = Texts(folder), Pictures(folder / "maps"), open_records(folder)
+    count = len(records)
     width = SPACE + GRID * GRID * DETAIL_WIDTH
     rows = np.zeros((count, SPACE), np.float16)
-    details = np.lib.format.open_memmap(  # type: ignore[no-untyped-call]
-        folder / "details.npy", "w+", np.float16, (count, width - SPACE)
-    )
+    details = np.lib.format.open_memmap(folder / "details.npy", "w+", np.float16, (count, width - SPACE))
     there = pictures.there()
     for start in range(0, len(there), BLOCK):
         block = there[start : start + BLOCK]
@@ -39,11 +38,15 @@ def write(model: Eyes, picture: Picture, folder: Path, count: int) -> None:
     details.flush()
     np.save(folder / "vectors.npy", rows)
     said = np.zeros((len(texts.sentences), SPACE), np.float16)
-    done = np.flatnonzero(texts.done)
+    wanted = {texts.number[text] for row in there.tolist() for text in records[row].captions}
+    done = np.array(sorted(number for number in wanted if texts.done[number]), np.int64)
     for start in range(0, len(done), BLOCK):
         block = done[start : start + BLOCK]
         said[block] = embed_texts(model, texts, block.tolist()).numpy()
     np.save(folder / "text_vectors.npy", said)
+    flags = np.zeros(len(said), bool)
+    flags[done] = True
+    np.save(folder / "text_vectors_flag.npy", flags)
     print(f"{len(done):,} sentences", flush=True)
 
 

@@ -35,8 +35,8 @@ class Read(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Return keys and values of memory (layers, 2, heads, entries, width of a head), and keys for copying."""
         writer = self.writer
-        read = (tokens, shares, places, ranks, vector, known, details, seen)
-        memory = writer.remember(*(part[None] for part in read), None)
+        captions = (tokens[None], shares[None], places[None], ranks[None])
+        memory = writer.remember(*captions, vector[None], known[None], details[None], seen[None], None)
         stored = [torch.cat(layer.memory.keys_values(memory)) for layer in writer.decoder]
         return torch.stack(stored), writer.copy_key(memory[0, writer.shape.front :])
 

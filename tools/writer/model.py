@@ -191,7 +191,8 @@ class Writer(nn.Module):
         x = x + self.neighbours(x.transpose(1, 2)).transpose(1, 2)
         point = known[:, None] * self.vector(vector * self.shape.vector**0.5) + (1 - known[:, None]) * self.no_vector
         there = seen[:, None, None]
-        looked = there * self.detail(details.unflatten(-1, (self.shape.places, -1))) + (1 - there) * self.no_detail
+        placed = details.unflatten(-1, (self.shape.places, -1))  # type: ignore[no-untyped-call]
+        looked = there * self.detail(placed) + (1 - there) * self.no_detail
         looked = looked + self.in_picture.weight
         x = torch.cat([point.unflatten(-1, (self.shape.vector_tokens, -1)), looked, x], 1)
         memory: Tensor = self.memory_norm(self.encoder(self.drop(x), mask))

@@ -110,7 +110,7 @@ class World:
         self.details = np.load(folder / "details.npy", mmap_mode="r")
         self.numbers = eyes_data.Texts(folder).number
         self.sentences = np.load(folder / "text_vectors.npy", mmap_mode="r")
-        self.done = np.load(folder / "text_flag.npy")
+        self.done = np.load(folder / "text_vectors_flag.npy")
 
     def sources(self) -> dict[str, list[int]]:
         """Return the pictures of each source by their numbers."""
