@@ -1,5 +1,5 @@
 from recap.alignment import LinearAlignment, PairStatistics
-from recap.builtin import choose_captions, packaged_file
+from recap.builtin import choose_captions, concept_sentences, packaged_file
 from recap.pack import ALIGNMENT, STATISTICS
 
 
@@ -8,8 +8,8 @@ def test_the_packaged_map_is_that_of_the_packaged_statistics():
     packaged = LinearAlignment.load(packaged_file(ALIGNMENT))
     solved = LinearAlignment.from_statistics(statistics, packaged.method)
     assert abs(solved.W_ - packaged.W_).max() < 1e-4
-    assert packaged.W_.shape == (384, 320)
-    assert statistics.pairs > 290_000
+    assert packaged.W_.shape == (512, 512)
+    assert statistics.pairs > 100_000
 
 
 def test_captions_are_chosen_once_each_and_always_the_same():
@@ -20,3 +20,10 @@ def test_captions_are_chosen_once_each_and_always_the_same():
     assert len(set(chosen)) == 10
     assert choose_captions(noisy, 0) == records
     assert choose_captions(noisy, 1000) == records
+
+
+def test_concepts_are_sentences_each_once():
+    sentences = concept_sentences()
+    assert len(sentences) == len(set(sentences)) > 900
+    assert all(sentence[0].isupper() and sentence.endswith(".") for sentence in sentences)
+    assert "An astronaut in a space suit." in sentences
