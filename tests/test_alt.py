@@ -1,4 +1,6 @@
+import os
 import re
+import threading
 from collections.abc import Iterator, Sequence
 from html import escape
 from html.parser import HTMLParser
@@ -313,3 +315,15 @@ def test_command(pairs_folder: Path, encoder_folder: Path, new_pictures: dict[st
     assert page.stat().st_mode & 0o777 == 0o640
     assert run.invoke(alt, [str(page), *options, "--json"]).exit_code == 2
     assert run.invoke(alt, [str(page), str(page), *options]).exit_code == 2
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
+def test_a_pipe_in_the_place_of_a_picture_is_not_waited_for(tmp_path: Path):
+    os.mkfifo(tmp_path / "gone.png")
+    done: list[object] = []
+    page = b'<img src="gone.png">'
+    worker = threading.Thread(target=lambda: done.append(fill(page, Describe(), base=tmp_path)), daemon=True)
+    worker.start()
+    worker.join(20)
+    assert done
+    assert done[0].content == page

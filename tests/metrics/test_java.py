@@ -148,3 +148,20 @@ def test_what_spice_lacks_is_named(tmp_path, monkeypatch):
 def test_java_home_comes_before_the_path(tmp_path, monkeypatch):
     stand_in_for_java(tmp_path, monkeypatch)
     assert find_java("METEOR") == str(tmp_path / "bin" / "java")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the stand-in is a script")
+def test_meteor_does_not_start_where_the_user_stands(tmp_path, monkeypatch):
+    """Java takes settings from its working folder, and that may be a data set that somebody downloaded."""
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\npwd > {tmp_path}/started-in\necho $@ >> {tmp_path}/started-in\n")
+    program.chmod(0o755)
+    (tmp_path / "meteor.jar").touch()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(JavaError, match="stopped"):
+        meteor(CANDIDATES, REFERENCES, jar="meteor.jar", paraphrases="table.gz")
+    folder, arguments = (tmp_path / "started-in").read_text().splitlines()
+    assert Path(folder) != tmp_path
+    assert f"{tmp_path}/meteor.jar" in arguments

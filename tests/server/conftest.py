@@ -39,7 +39,9 @@ def serve(pack: Path) -> Iterator[Serve]:
     with ExitStack() as stack:
 
         def start(folder: Path = pack, captioner: ReCap | None = None, **config: object) -> TestClient:
-            app = create_app(captioner or ReCap.from_pretrained(folder), ServerConfig(**config))  # type: ignore[arg-type]
+            # starting processes takes longer than most tests; test_process and test_decoding do it
+            chosen = ServerConfig(**{"decode_apart": False, **config})  # type: ignore[arg-type]
+            app = create_app(captioner or ReCap.from_pretrained(folder), chosen)
             return stack.enter_context(TestClient(app, base_url="http://localhost", raise_server_exceptions=False))
 
         yield start

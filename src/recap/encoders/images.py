@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import threading
 from contextlib import nullcontext, suppress
@@ -12,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps, JpegImagePlugin, UnidentifiedImageError
 
+from recap.encoders.formats import decoded_pixels, formats, open_picture
 from recap.errors import ImageError, InputError
 from recap.types import ImageLike
 
@@ -81,7 +81,7 @@ def decode_content(content: bytes | Image.Image, name: str, shorter_side: int | 
     try:
         if isinstance(content, bytes):
             with _open(content, name) as picture:
-                _check_size(picture, name)
+                _check_size(picture, name, content)
                 _draft(picture, shorter_side)
                 with _large_pictures if _is_large(picture) else nullcontext():
                     return _upright_rgb(picture, shorter_side, in_place=True)
@@ -109,22 +109,26 @@ def _open(content: bytes, name: str) -> Image.Image:
     if not content:
         raise ImageError(f"{name}: the file is empty")
     try:
-        return Image.open(io.BytesIO(content))
+        return open_picture(content)
     except UnidentifiedImageError as error:
         hint = ""
         if content[4:8] == b"ftyp" and content[8:12] in _HEIF_BRANDS:
             hint = "; HEIC is read when the package pillow-heif has registered its opener"
-        raise ImageError(f"{name}: not a picture that Pillow can read{hint}") from error
+        raise ImageError(f"{name}: not a picture that is read here ({', '.join(formats())}){hint}") from error
 
 
-def _check_size(picture: Image.Image, name: str) -> None:
-    """Refuse a picture by the size in its header, before anything is decoded."""
-    pixels, limit = picture.width * picture.height, max_pixels()
+def _check_size(picture: Image.Image, name: str, content: bytes | None = None) -> None:
+    """Refuse a picture by what would have to be decoded, before anything is."""
+    pixels, limit = decoded_pixels(picture, content), max_pixels()
     if pixels == 0:
         raise ImageError(f"{name}: the picture has no pixels")
     if pixels > limit:
         size = f"{picture.width}x{picture.height}"
-        raise ImageError(f"{name}: {size} pixels are over the limit of {limit}; RECAP_MAX_PIXELS raises it")
+        if pixels > picture.width * picture.height:
+            size += f" pixels, of which {pixels} have to be decoded,"
+        else:
+            size += " pixels"
+        raise ImageError(f"{name}: {size} are over the limit of {limit}; RECAP_MAX_PIXELS raises it")
 
 
 def _draft(picture: Image.Image, shorter_side: int | None) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from fastapi import FastAPI
 
 from recap import __version__
 from recap.captioner import ReCap
+from recap.encoders.apart import ApartDecoder
+from recap.encoders.pipeline import cores
 from recap.server import captions, datastore, problems, status
 from recap.server.batching import Batcher
 from recap.server.config import ServerConfig
@@ -23,6 +26,11 @@ from recap.server.tasks import Engine
 
 DESCRIPTION = "Captions for pictures, with their evidence, and scores for captions. Errors are problem+json."
 FETCH_SECONDS = 15.0
+MAX_DECODERS = 4
+DECODER_MEMORY = 512 << 20
+"""Bytes that a process which decodes may have, apart from those for pixels."""
+PIXEL_MEMORY = 32
+"""Bytes that decoding and converting a pixel may take."""
 
 
 def create_app(captioner: ReCap, config: ServerConfig | None = None) -> FastAPI:
@@ -32,8 +40,9 @@ def create_app(captioner: ReCap, config: ServerConfig | None = None) -> FastAPI:
     """
     chosen = config or ServerConfig()
     metrics = Metrics(chosen.pack)
+    decoder = _decoder(chosen) if chosen.decode_apart else None
     batcher = Batcher(
-        captioner.encode_each,
+        partial(decoder.encode_each, captioner) if decoder else captioner.encode_each,
         metrics,
         max_queue=chosen.max_queue,
         max_batch=chosen.max_batch,
@@ -43,11 +52,15 @@ def create_app(captioner: ReCap, config: ServerConfig | None = None) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        if decoder is not None:
+            decoder.start()
         batcher.start()
         try:
             yield
         finally:
             batcher.close()
+            if decoder is not None:
+                decoder.close()
             if fetcher is not None:
                 fetcher.close()
 
@@ -71,3 +84,13 @@ def create_app(captioner: ReCap, config: ServerConfig | None = None) -> FastAPI:
     app.add_middleware(Guard, config=chosen)
     app.add_middleware(Observer, metrics=metrics)
     return app
+
+
+def _decoder(config: ServerConfig) -> ApartDecoder:
+    return ApartDecoder(
+        processes=min(cores(), MAX_DECODERS),
+        # a JPEG may have twice as many, see ``forms.decoding_cost``
+        max_pixels=2 * config.max_pixels,
+        memory=DECODER_MEMORY + PIXEL_MEMORY * config.max_pixels,
+        seconds=config.timeout,
+    )

@@ -40,6 +40,8 @@ class ServerConfig:
     """Whether the datastore may be looked at and changed."""
     save_edits: Path | None = None
     """The folder of the pack, if changes of its datastore are to be kept."""
+    decode_apart: bool = True
+    """Whether pictures are decoded in processes of their own, with a limit on their memory."""
     api_keys: tuple[str, ...] = ()
     """Any of these opens the service; none leaves it open."""
     hosts: tuple[str, ...] | None = LOOPBACK_NAMES

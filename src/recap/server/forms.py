@@ -7,7 +7,6 @@ stay in memory: the parser below is the one of Starlette, except that nothing is
 from __future__ import annotations
 
 import asyncio
-import io
 import re
 import sys
 import warnings
@@ -21,16 +20,13 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
+from recap.encoders.formats import decoded_pixels, formats, open_picture
 from recap.errors import ImageError
 from recap.server.batching import Picture
 from recap.server.config import ServerConfig
 from recap.server.fetching import Fetcher
 from recap.server.problems import Problem
 from recap.server.schemas import Form
-
-Image.init()
-FORMATS = tuple(name for name in ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF") if name in Image.OPEN)
-"""What is read: not all that Pillow can, since some of its readers start other programs."""
 
 IMAGE, URL = "image", "url"
 """The fields that name pictures."""
@@ -57,13 +53,13 @@ class Received:
     fields: dict[str, list[str]]
 
 
-def decoding_cost(picture: Image.Image) -> int:
+def decoding_cost(picture: Image.Image, content: bytes | None = None) -> int:
     """Return how many pixels a picture counts for, by the memory that decoding takes.
 
     A JPEG is scaled down while it is decoded and counts half; deep grey values are scaled in floating point and count
     twice.
     """
-    pixels = picture.width * picture.height
+    pixels = decoded_pixels(picture, content)
     if picture.format in ("JPEG", "MPO"):
         return pixels // 2
     return pixels * 2 if picture.mode.startswith(("I", "F")) else pixels
@@ -76,10 +72,10 @@ def sniff(name: str, content: bytes, max_pixels: int) -> Picture:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            with Image.open(io.BytesIO(content), formats=FORMATS) as picture:
-                size, cost = picture.size, decoding_cost(picture)
+            with open_picture(content) as picture:
+                size, cost = picture.size, decoding_cost(picture, content)
     except UnidentifiedImageError as error:
-        raise ImageError(f"{name}: not a picture that is read here ({', '.join(FORMATS)})") from error
+        raise ImageError(f"{name}: not a picture that is read here ({', '.join(formats())})") from error
     except Exception as error:  # readers of broken files raise nearly anything
         raise ImageError(f"{name}: cannot be decoded ({error or type(error).__name__})") from error
     if cost > max_pixels:
