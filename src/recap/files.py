@@ -7,9 +7,11 @@ import errno
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +23,9 @@ from recap.errors import DiskFullError
 
 TEMPORARY_SUFFIX = ".tmp"
 """The end of every temporary name, so that leftovers of a killed process can be told apart."""
+
+_held = threading.local()
+"""The locks that a thread holds."""
 
 
 @contextmanager
@@ -84,9 +89,30 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def exclusive(path: str | Path) -> Iterator[None]:
-    """Let one process at a time into the block; ``path`` is the lock's file and may stay."""
-    with FileLock(path):
+    """Let one process at a time into the block, and one of its threads, which may enter it again.
+
+    ``path`` is the lock's file and may stay.
+    """
+    key, held = os.path.realpath(path), _held.__dict__.setdefault("paths", set())
+    if key in held:
         yield
+        return
+    with FileLock(path):
+        held.add(key)
+        try:
+            yield
+        finally:
+            held.discard(key)
+
+
+def leftovers(target: Path) -> list[Path]:
+    """Return what killed processes have left of ``target`` beside it, and what others are writing at this moment."""
+    ours = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{12}}{re.escape(TEMPORARY_SUFFIX)}")
+    try:
+        with os.scandir(target.parent) as entries:
+            return sorted(Path(entry.path) for entry in entries if ours.fullmatch(entry.name))
+    except OSError:
+        return []
 
 
 def file_sha256(path: Path) -> str:

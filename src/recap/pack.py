@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,10 +26,11 @@ from recap.alignment import LinearAlignment, PairStatistics
 from recap.confidence import Calibration
 from recap.datastore import CaptionStore, DatastoreView, MutableStore, open_store
 from recap.encoders import Encoder, load_encoder
-from recap.errors import EncoderMismatchError, InputError, PackError
-from recap.files import atomic_folder, atomic_write, file_sha256, write_json
+from recap.errors import EncoderMismatchError, InputError, PackError, RecapError
+from recap.files import atomic_folder, atomic_write, file_sha256, leftovers, write_json
 from recap.packs.about import About
 from recap.packs.card import Facts, new_card, refreshed
+from recap.packs.locking import changing_pack
 from recap.packs.pictures import TABLE, VECTORS, Pictures
 from recap.settings import Settings
 
@@ -44,6 +46,9 @@ CONFIDENCE = "confidence.json"
 CARD = "README.md"
 NAMES = (CONFIG, ALIGNMENT, STATISTICS, DATASTORE, TABLE, VECTORS, CONFIDENCE, CARD)
 """Everything that may lie in the folder of a pack."""
+
+ATTEMPTS = 20
+"""So many times a pack is read that changes meanwhile."""
 
 BUILTIN = "builtin"
 """The pack that comes with the package; a folder of the same name is meant by ./builtin."""
@@ -70,7 +75,8 @@ def check_target(folder: Path) -> None:
         return
     if not folder.is_dir():
         raise PackError(f"{folder} is a file; a pack is a folder")
-    there = {path.name for path in folder.iterdir()}
+    unfinished = {path for name in NAMES for path in leftovers(folder / name)}
+    there = {path.name for path in folder.iterdir() if path not in unfinished}
     foreign = sorted(there - {*NAMES})
     if foreign:
         raise PackError(f"{folder} holds other things than a pack, such as {foreign[0]}; give an empty or a new folder")
@@ -80,6 +86,16 @@ def check_target(folder: Path) -> None:
 
 def save(captioner: ReCap, folder: Path, **facts: Any) -> None:
     """Write a captioner as a pack, in place of the one the folder held before; ``facts`` go into its config."""
+    with changing(folder):
+        _save(captioner, folder, facts)
+
+
+def changing(folder: Path) -> AbstractContextManager[None]:
+    """Keep other processes from changing the pack in a folder, from reading it to writing it; may be entered again."""
+    return changing_pack(folder, contents=NAMES)
+
+
+def _save(captioner: ReCap, folder: Path, facts: dict[str, Any]) -> None:
     check_target(folder)
     config = {**_config(captioner), **facts}
     with _replacing(captioner.datastore, folder / DATASTORE), atomic_folder(folder) as target:
@@ -131,9 +147,34 @@ def find(
     return hub_folder(str(name), revision=revision, token=token)
 
 
+def new_generation() -> str:
+    """Return what a config has to tell one state of a pack from another."""
+    return secrets.token_hex(8)
+
+
 def read(folder: Path, device: str = "cpu", cache: str | Path | None = None) -> PackContents:
-    """Read the pack in a folder, and check that its vectors are of the encoder it names."""
-    config = read_config(folder)
+    """Read the pack in a folder, and check that its vectors are of the encoder it names.
+
+    All of it is of one state, even where another process replaces the pack meanwhile.
+    """
+    for _ in range(ATTEMPTS):
+        config = read_config(folder)
+        try:
+            contents = _read(folder, config, device, cache)
+        except (RecapError, OSError):
+            if _is_current(folder, config):
+                raise
+        else:
+            if _is_current(folder, config):
+                return contents
+    raise PackError(f"{folder}: other processes change it again and again; try again when they are done")
+
+
+def _is_current(folder: Path, config: dict[str, Any]) -> bool:
+    return bool(read_config(folder).get("generation") == config.get("generation"))
+
+
+def _read(folder: Path, config: dict[str, Any], device: str, cache: str | Path | None) -> PackContents:
     return PackContents(
         encoder=read_encoder(folder, device, cache),
         alignment=LinearAlignment.load(folder / ALIGNMENT),
@@ -264,6 +305,7 @@ def _config(captioner: ReCap) -> dict[str, Any]:
     elsewhere = {"datastore": captioner.datastore.url} if captioner.datastore.url else {}
     return {
         "format": FORMAT,
+        "generation": new_generation(),
         "recap_version": __version__,
         "encoder": captioner.encoder.name,
         "image_fingerprint": captioner.encoder.image.fingerprint,

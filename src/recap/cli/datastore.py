@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -99,16 +100,19 @@ def remove_captions(pack: Path, dry_run: bool, compact: bool, **which: Any) -> N
 
     The map still knows the pairs they came from: recap fit --update PACK --forget takes them out of that too.
     """
+    from recap.pack import changing
     from recap.packs.captions import remove
 
     if not any(value not in (None, ()) for value in which.values()):
         raise click.UsageError("say which: --id, --source, --image, --match, --synthetic or --human")
-    store = load(pack)
-    chosen = select(store, **which)
-    if dry_run:
-        for row in store.walk(chosen):
-            click.echo(f"{row.id}\t{row.source}\t{row.image_id}\t{row.text}")
-    count = len(chosen) if dry_run else remove(pack, chosen, compact=compact)
+    # between finding captions and removing them nobody may change what their ids mean
+    with nullcontext() if dry_run else changing(pack):
+        store = load(pack)
+        chosen = select(store, **which)
+        if dry_run:
+            for row in store.walk(chosen):
+                click.echo(f"{row.id}\t{row.source}\t{row.image_id}\t{row.text}")
+        count = len(chosen) if dry_run else remove(pack, chosen, compact=compact)
     click.echo(f"{pack}: {count:,} captions {'would be' if dry_run else 'were'} removed", err=True)
 
 

@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +71,7 @@ def fit(pairs: str | None, out: Path | None, update: str | None, forget: str | N
     and their captions are taken out, as if they had never been there; unless the pack keeps vectors, PAIRS has to hold
     these pictures once more.
     """
-    from recap.pack import check_target
+    from recap.pack import changing, check_target
     from recap.packs.captions import check_place, staging
 
     if forget and not update:
@@ -88,15 +89,17 @@ def fit(pairs: str | None, out: Path | None, update: str | None, forget: str | N
         check_place(where)
     if update is None and target.exists() and any(target.iterdir()):
         click.echo(f"{target}: the pack that is there will be replaced; --update {target} would add to it", err=True)
-    if forget is not None and update is not None:
-        withdraw(update, forget, pairs, target, **given)
-    elif pairs is not None:
-        with staging(target, where) as make_store:
-            if update is not None:
-                captioner = extend(update, pairs, **given)
-            else:
-                captioner = start(pairs, target=target, make_store=make_store, **given)
-            finish(captioner, target, given["report"], started, where)
+    # what is added or taken out must meet the pack that was read
+    with changing(target) if update else nullcontext():
+        if forget is not None and update is not None:
+            withdraw(update, forget, pairs, target, **given)
+        elif pairs is not None:
+            with staging(target, where) as make_store:
+                if update is not None:
+                    captioner = extend(update, pairs, **given)
+                else:
+                    captioner = start(pairs, target=target, make_store=make_store, **given)
+                finish(captioner, target, given["report"], started, where)
 
 
 def start(

@@ -106,16 +106,18 @@ def merge(packs: tuple[str, ...], out: Path, method: str | None) -> None:
     Settings and language model are the first pack's.
     """
     from recap.captioner import ReCap
-    from recap.pack import check_target
+    from recap.pack import changing, check_target
     from recap.packs.merge import merge as joined
 
     if len(packs) < 2:
         raise click.UsageError("merging takes at least two packs")
     check_target(out)
-    first = ReCap.from_pretrained(packs[0], progress=True)
-    others = [ReCap.from_pretrained(name, language_model="none", progress=True) for name in packs[1:]]
-    merged = joined([first, *others], method=method)
-    merged.save_pretrained(out)
+    # the pack that is replaced may be one of those that are read
+    with changing(out):
+        first = ReCap.from_pretrained(packs[0], progress=True)
+        others = [ReCap.from_pretrained(name, language_model="none", progress=True) for name in packs[1:]]
+        merged = joined([first, *others], method=method)
+        merged.save_pretrained(out)
     click.echo(
         f"{out}: {merged.alignment.method} of {merged.statistics.pairs:,.0f} pairs, {len(merged.datastore):,} captions",
         err=True,

@@ -68,16 +68,17 @@ def changing(folder: Path, *, compact: bool = False) -> Iterator[MutableStore]:
 
     ``compact`` writes the whole of it anew, so that nothing of a removed caption stays on the disk.
     """
-    store = pack.read_own_datastore(folder)
-    before = (store.next_id, len(store))
-    yield store
-    if not len(store):
-        raise PackError(f"{folder}: no caption would be left, and a pack needs some; delete the folder instead")
-    if compact:
-        store.compact()
-    elif before != (store.next_id, len(store)):
-        store.commit()
-    pack.refresh_card(folder, store)
+    with pack.changing(folder):
+        store = pack.read_own_datastore(folder)
+        before = (store.next_id, len(store))
+        yield store
+        if not len(store):
+            raise PackError(f"{folder}: no caption would be left, and a pack needs some; delete the folder instead")
+        if compact:
+            store.compact()
+        elif before != (store.next_id, len(store)):
+            store.commit()
+        pack.refresh_card(folder, store)
 
 
 def add(
@@ -94,11 +95,10 @@ def add(
     A caption that is there already, of the same source and image, is passed over: the same file can be added again
     after a crash. ``source`` and ``synthetic`` hold for captions whose file does not say.
     """
-    known = pack.read_config(folder)["text_fingerprint"]
-    if encoder.fingerprint != known:
-        raise EncoderMismatchError(f"{folder}: its captions were embedded by another encoder than {encoder.name}")
     rows = [Sentence(s.text, s.source or source, s.image_id, s.synthetic or synthetic) for s in sentences]
     with changing(folder) as store:
+        if encoder.fingerprint != pack.read_config(folder)["text_fingerprint"]:
+            raise EncoderMismatchError(f"{folder}: its captions were embedded by another encoder than {encoder.name}")
         there = _there(store, rows)
         new = [row for row in dict.fromkeys(rows) if (row.text, row.source, row.image_id) not in there]
         if new:
@@ -138,6 +138,11 @@ def move(folder: Path, where: str) -> None:
     the same command starts anew.
     """
     check_place(where)
+    with pack.changing(folder):
+        _move(folder, where)
+
+
+def _move(folder: Path, where: str) -> None:
     old = pack.read_datastore(folder)
     if isinstance(old, DatastoreView):
         raise PackError(f"{folder}: its captions are in several collections; copy them with DatastoreView.copy_to")
@@ -149,6 +154,7 @@ def move(folder: Path, where: str) -> None:
     }
     with old.held_at(inside):
         config = {name: value for name, value in pack.read_config(folder).items() if name != "datastore"}
+        config["generation"] = pack.new_generation()
         if where.startswith(MILVUS):
             write_json(folder / pack.CONFIG, {**config, "datastore": _write_to_database(old, where, about)})
             shutil.rmtree(inside, ignore_errors=True)

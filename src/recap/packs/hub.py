@@ -76,12 +76,14 @@ def pull(repository: str, folder: Path, *, revision: str | None = None, token: s
 
     pack.check_target(folder)
     snapshot = hub_folder(repository, revision=revision, token=token)
-    with atomic_folder(folder) as target:
-        for name in pack.NAMES:
-            if (snapshot / name).is_dir():
-                shutil.copytree(snapshot / name, target / name)
-            elif (snapshot / name).is_file():
-                shutil.copyfile(snapshot / name, target / name)
-        broken = [check for check in verify(target) if check.problem]
-        if broken:
-            raise PackError(f"{repository}: what came from the hub is no sound pack: {broken[0].problem}")
+    with pack.changing(folder):
+        pack.check_target(folder)
+        with atomic_folder(folder) as target:
+            for name in pack.NAMES:
+                if (snapshot / name).is_dir():
+                    shutil.copytree(snapshot / name, target / name)
+                elif (snapshot / name).is_file():
+                    shutil.copyfile(snapshot / name, target / name)
+            broken = [check for check in verify(target) if check.problem]
+            if broken:
+                raise PackError(f"{repository}: what came from the hub is no sound pack: {broken[0].problem}")
