@@ -1,14 +1,20 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from recap.errors import ImageError
 from recap.server.fetching import Address, Fetcher, is_public
+from recap.server.limits import Memory
+from recap.server.metrics import Metrics
+from recap.server.problems import Problem
 
 HERE, THERE = ipaddress.ip_address("127.0.0.1"), ipaddress.ip_address("127.0.0.2")
 
@@ -140,6 +146,17 @@ def test_strange_addresses_are_refused_without_being_looked_up(url: str):
         "2002:7f00:1::",
         "64:ff9b::7f00:1",
         "2001:db8::1",
+        # platforms of clouds
+        "192.0.0.192",
+        "192.0.0.9",
+        "168.63.129.16",
+        "100.100.100.200",
+        "fd00:ec2::254",
+        "fd20:ce::254",
+        "::ffff:168.63.129.16",
+        "2002:a83f:8110::",
+        "64:ff9b::a83f:8110",
+        "64:ff9b:1::c000:c0",
     ],
 )
 def test_private_addresses_in_all_their_disguises(address: str):
@@ -155,3 +172,106 @@ def test_public_addresses(address: str):
 def test_names_of_this_machine_are_refused_with_the_real_resolver(host: str):
     with pytest.raises(ImageError, match=r"not a public address|no such host"):
         Fetcher(max_bytes=10, timeout=1).fetch_now(f"http://{host}/")
+
+
+DRIPS = {
+    "headers": (b"HTTP/1.1 200 OK\r\n", b"X-Drip: 1\r\n"),
+    "one header": (b"HTTP/1.1 200 OK\r\nX-Drip: ", b"1"),
+    "continue": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "body": (b"HTTP/1.1 200 OK\r\n\r\n", b"x"),
+    "chunk extension": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5;", b"x"),
+    "trailers": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n", b"X: 1\r\n"),
+}
+
+
+class Dripping:
+    """A server that sends one byte after the other, and never comes to an end."""
+
+    def __init__(self, start: bytes, drop: bytes) -> None:
+        self.socket = socket.create_server((str(HERE), 0))
+        self.done = threading.Event()
+        self._start, self._drop = start, drop
+        self.thread = threading.Thread(target=self._serve, daemon=True)
+        self.thread.start()
+
+    def _serve(self) -> None:
+        line, _ = self.socket.accept()
+        with line, suppress(OSError):
+            line.recv(4096)
+            line.sendall(self._start)
+            while not self.done.wait(0.05):
+                line.sendall(self._drop)
+
+    @property
+    def fetcher(self) -> Fetcher:
+        port = self.socket.getsockname()[1]
+        return Fetcher(
+            max_bytes=10_000, timeout=1, allowed=HERE.__eq__, resolver=lambda *_: [HERE], ports={"http": port}
+        )
+
+
+@pytest.fixture
+def dripping() -> Iterator[Callable[[str], Dripping]]:
+    made: list[Dripping] = []
+
+    def make(kind: str) -> Dripping:
+        made.append(Dripping(*DRIPS[kind]))
+        return made[-1]
+
+    yield make
+    for server in made:
+        server.done.set()
+        server.thread.join(5)
+        server.socket.close()
+
+
+@pytest.mark.parametrize("kind", DRIPS)
+def test_the_time_covers_all_that_a_server_can_drip(dripping: Callable[[str], Dripping], kind: str):
+    outcome: list[str] = []
+
+    def fetch() -> None:
+        try:
+            dripping(kind).fetcher.fetch_now("http://here/a.jpg")
+        except ImageError as error:
+            outcome.append(str(error))
+
+    worker = threading.Thread(target=fetch, daemon=True)
+    worker.start()
+    worker.join(10)
+    assert outcome == ["http://here/a.jpg: took too long"]
+
+
+def test_closing_does_not_wait_for_a_server(dripping: Callable[[str], Dripping]):
+    fetcher = dripping("headers").fetcher
+    fetcher.timeout = 60
+    running = fetcher._threads.submit(fetcher.fetch_now, "http://here/a.jpg")
+    while not fetcher._clocks:
+        time.sleep(0.01)
+    fetcher.close()
+    with pytest.raises(ImageError):
+        running.result(10)
+
+
+def test_fetched_bytes_are_counted_as_they_come(site: ThreadingHTTPServer):
+    taken: list[int] = []
+    fetcher(site).fetch_now("http://here/100", taken.append)
+    assert sum(taken) == 100
+
+    def full(_: int) -> None:
+        raise Problem.busy("full", 2)
+
+    with pytest.raises(Problem):
+        fetcher(site).fetch_now("http://here/100", full)
+
+
+def test_fetched_bytes_count_towards_the_memory_of_requests():
+    metrics = Metrics()
+    memory = Memory(100, metrics)
+    with memory.account() as one, memory.account() as other:
+        one.take(60)
+        with pytest.raises(Problem, match="memory for requests is full"):
+            other.take(60)
+    assert memory._held == 0
+    with pytest.raises(Problem):  # a thread that is still at work for a request that is over
+        one.take(1)
+    assert memory._held == 0

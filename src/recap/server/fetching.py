@@ -12,9 +12,11 @@ import http.client
 import ipaddress
 import socket
 import ssl
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from typing import TypeAlias
 from urllib.parse import SplitResult, urljoin, urlsplit
 
@@ -22,11 +24,28 @@ from recap import __version__
 from recap.errors import ImageError
 
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+Take: TypeAlias = Callable[[int], None]
+"""Is told how many bytes came, and raises when there is no room for them."""
 PORTS = {"http": 80, "https": 443}
 REDIRECTS = 3
 CHUNK = 64 * 1024
 MAX_LENGTH = 2000
 NAT64 = ipaddress.ip_network("64:ff9b::/96")
+DENIED = tuple(
+    map(
+        ipaddress.ip_network,
+        (
+            "192.0.0.0/24",  # protocol assignments: the metadata of Oracle's cloud among them
+            "168.63.129.16/32",  # Azure's platform
+            "100.100.100.200/32",  # Alibaba's metadata
+            "169.254.0.0/16",  # everybody else's metadata
+            "fd00:ec2::/32",  # Amazon's, and Oracle's
+            "fd20:ce::/32",  # Google's
+            "64:ff9b:1::/48",  # translation to private addresses
+        ),
+    )
+)
+"""Addresses that Python takes for public, or once did, behind which are the platforms of clouds."""
 
 
 def is_public(address: Address) -> bool:
@@ -39,6 +58,8 @@ def is_public(address: Address) -> bool:
             return is_public(inner)
         if address.is_site_local:
             return False
+    if any(address in network for network in DENIED):
+        return False
     return address.is_global and not address.is_multicast and not address.is_reserved and not address.is_unspecified
 
 
@@ -74,21 +95,26 @@ class Fetcher:
         self._resolve = resolver
         self._ports = ports
         self._threads = ThreadPoolExecutor(4, thread_name_prefix="recap-fetch")
+        self._clocks: set[_Clock] = set()
+        self._closed = False
 
-    async def fetch(self, url: str) -> bytes:
+    async def fetch(self, url: str, take: Take = lambda _: None) -> bytes:
         """Return what lies at an address, or raise ``ImageError``."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self.fetch_now, url)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self.fetch_now, url, take)
 
     def close(self) -> None:
-        """Let the threads go."""
+        """Let the threads go, whatever they are waiting for."""
+        self._closed = True
+        for clock in list(self._clocks):
+            clock.cut()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def fetch_now(self, url: str) -> bytes:
+    def fetch_now(self, url: str, take: Take = lambda _: None) -> bytes:
         """Do the work of ``fetch`` in this thread."""
         deadline = time.monotonic() + self.timeout
         for _ in range(REDIRECTS + 1):
             target = self._checked(url)
-            content, location = self._get(target, deadline)
+            content, location = self._get(target, deadline, take)
             if location is None:
                 return content
             url = urljoin(url, location)
@@ -110,10 +136,27 @@ class Fetcher:
             raise ImageError(f"{_short(url)}: only the usual port of {target.scheme} is fetched from")
         return target
 
-    def _get(self, target: SplitResult, deadline: float) -> tuple[bytes, str | None]:
+    def _get(self, target: SplitResult, deadline: float, take: Take) -> tuple[bytes, str | None]:
         """Return the content, or where it is instead."""
         url = target.geturl()
-        connection = self._connect(target, deadline)
+        raw = self._connect(target, deadline)
+        try:
+            with self._limited(raw, _left(url, deadline)):
+                return self._ask(target, raw, deadline, take)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            if isinstance(error, ImageError):
+                raise
+            _left(url, deadline)
+            raise ImageError(f"{_short(url)}: cannot be fetched ({type(error).__name__})") from error
+        finally:
+            raw.close()
+
+    def _ask(self, target: SplitResult, raw: socket.socket, deadline: float, take: Take) -> tuple[bytes, str | None]:
+        url, host = target.geturl(), target.hostname or ""
+        connection = http.client.HTTPConnection(host, self._ports[target.scheme])
+        connection.sock = raw
+        if target.scheme == "https":
+            connection.sock = ssl.create_default_context().wrap_socket(raw, server_hostname=host)
         try:
             path = (target.path or "/") + (f"?{target.query}" if target.query else "")
             headers = {
@@ -129,30 +172,28 @@ class Fetcher:
                 return b"", location
             if response.status != 200:
                 raise ImageError(f"{_short(url)}: the answer was {response.status}")
-            return self._body(url, connection, response, deadline), None
-        except (OSError, http.client.HTTPException) as error:
-            raise ImageError(f"{_short(url)}: cannot be fetched ({type(error).__name__})") from error
+            return self._body(url, response, deadline, take), None
         finally:
             connection.close()
 
-    def _body(
-        self, url: str, connection: http.client.HTTPConnection, response: http.client.HTTPResponse, deadline: float
-    ) -> bytes:
+    def _body(self, url: str, response: http.client.HTTPResponse, deadline: float, take: Take) -> bytes:
         pieces: list[bytes] = []
         size = 0
         while True:
-            if connection.sock is not None:
-                connection.sock.settimeout(_left(url, deadline))
             piece = response.read1(CHUNK)
+            # what ends because the line was cut is not complete
             _left(url, deadline)
+            if self._closed:
+                raise ImageError(f"{_short(url)}: the service is stopping")
             if not piece:
                 return b"".join(pieces)
+            take(len(piece))
             pieces.append(piece)
             size += len(piece)
             if size > self.max_bytes:
                 raise ImageError(f"{_short(url)}: larger than {self.max_bytes} bytes")
 
-    def _connect(self, target: SplitResult, deadline: float) -> http.client.HTTPConnection:
+    def _connect(self, target: SplitResult, deadline: float) -> socket.socket:
         """Connect to an address that was looked at, not to a name that may change its mind."""
         url, host, port = target.geturl(), target.hostname or "", self._ports[target.scheme]
         try:
@@ -161,15 +202,40 @@ class Fetcher:
             raise ImageError(f"{_short(url)}: there is no such host") from error
         if not addresses or not all(map(self._allowed, addresses)):
             raise ImageError(f"{_short(url)}: not a public address")
-        connection = http.client.HTTPConnection(host, port)
         try:
-            raw = socket.create_connection((str(addresses[0]), port), timeout=_left(url, deadline))
-            if target.scheme == "https":
-                raw = ssl.create_default_context().wrap_socket(raw, server_hostname=host)
+            return socket.create_connection((str(addresses[0]), port), timeout=_left(url, deadline))
         except OSError as error:
             raise ImageError(f"{_short(url)}: cannot be fetched ({type(error).__name__})") from error
-        connection.sock = raw
-        return connection
+
+    @contextmanager
+    def _limited(self, raw: socket.socket, seconds: float) -> Iterator[None]:
+        """Cut the line when the time is over: a server that drips never lets a timeout of one read come."""
+        clock = _Clock(raw, seconds)
+        self._clocks.add(clock)
+        try:
+            yield
+        finally:
+            self._clocks.discard(clock)
+            clock.stop()
+
+
+class _Clock:
+    """Cuts a connection after some time, in the middle of whatever is read."""
+
+    def __init__(self, raw: socket.socket, seconds: float) -> None:
+        # a number of its own: TLS takes the socket over
+        self._line = raw.dup()
+        self._timer = threading.Timer(seconds, self.cut)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def cut(self) -> None:
+        with suppress(OSError):
+            self._line.shutdown(socket.SHUT_RDWR)
+
+    def stop(self) -> None:
+        self._timer.cancel()
+        self._line.close()
 
 
 def _left(url: str, deadline: float) -> float:

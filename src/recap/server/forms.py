@@ -24,7 +24,7 @@ from recap.encoders.formats import decoded_pixels, formats, open_picture
 from recap.errors import ImageError
 from recap.server.batching import Picture
 from recap.server.config import ServerConfig
-from recap.server.fetching import Fetcher
+from recap.server.fetching import Fetcher, Take
 from recap.server.problems import Problem
 from recap.server.schemas import Form
 
@@ -136,8 +136,13 @@ def settings(received: Received, form: type[AnyForm]) -> AnyForm:
     return form.model_validate(values)
 
 
-async def pictures(received: Received, config: ServerConfig, fetcher: Fetcher | None) -> list[Picture | ImageError]:
-    """Return the pictures of a form, files first, or for each the reason why it is none."""
+async def pictures(
+    received: Received, config: ServerConfig, fetcher: Fetcher | None, take: Take
+) -> list[Picture | ImageError]:
+    """Return the pictures of a form, files first, or for each the reason why it is none.
+
+    ``take`` is told how many bytes are fetched, and raises when there is no room for them.
+    """
     count = len(received.files) + len(received.urls)
     if count == 0:
         ways = f"'{IMAGE}' (a file) or '{URL}'" if fetcher else f"'{IMAGE}' (a file)"
@@ -147,7 +152,7 @@ async def pictures(received: Received, config: ServerConfig, fetcher: Fetcher | 
     if received.urls and fetcher is None:
         raise Problem(403, "pictures by address are not allowed here; recap serve --allow-urls allows them")
     sent = [asyncio.to_thread(_sniffed, name, content, config.max_pixels) for name, content in received.files]
-    fetched = [_fetched(fetcher, url, number, config) for number, url in enumerate(received.urls) if fetcher]
+    fetched = [_fetched(fetcher, url, number, config, take) for number, url in enumerate(received.urls) if fetcher]
     return list(await asyncio.gather(*sent, *fetched))
 
 
@@ -160,9 +165,9 @@ def only(found: Sequence[Picture | ImageError]) -> Picture:
     return found[0]
 
 
-async def _fetched(fetcher: Fetcher, url: str, number: int, config: ServerConfig) -> Picture | ImageError:
+async def _fetched(fetcher: Fetcher, url: str, number: int, config: ServerConfig, take: Take) -> Picture | ImageError:
     try:
-        content = await fetcher.fetch(url)
+        content = await fetcher.fetch(url, take)
     except ImageError as error:
         return error
     name = shown_name(url.partition("?")[0].partition("#")[0], number)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -11,6 +14,57 @@ from recap.server.config import ServerConfig
 from recap.server.metrics import Metrics
 from recap.server.problems import Problem
 
+ACCOUNT = "recap.account"
+"""Where a request's scope has its account of memory."""
+
+
+class Memory:
+    """The bytes that all requests hold which are being answered: what was sent, and what was fetched for them."""
+
+    def __init__(self, limit: int, metrics: Metrics) -> None:
+        self._limit = limit
+        self._metrics = metrics
+        self._held = 0
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def account(self) -> Iterator[Account]:
+        """Yield the account of a request, which is closed when the request has been answered."""
+        account = Account(self)
+        try:
+            yield account
+        finally:
+            with self._lock:
+                account.open = False
+                self._change(-account.size)
+
+    def take(self, account: Account, size: int) -> None:
+        """Let a request hold more."""
+        with self._lock:
+            if not account.open:
+                raise Problem.busy("the request is over", 2)
+            account.size += size
+            self._change(size)
+            if self._held > self._limit:
+                raise Problem.busy("the memory for requests is full; try again later", 2)
+
+    def _change(self, size: int) -> None:
+        self._held += size
+        self._metrics.held.set(self._held)
+
+
+class Account:
+    """What one request holds."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.size = 0
+        self.open = True
+        self._memory = memory
+
+    def take(self, size: int) -> None:
+        """Hold more; ``Problem`` when there is no room. May be called in any thread."""
+        self._memory.take(self, size)
+
 
 class BodyLimits:
     """Middleware that stops reading a body that is too large, too slow, or for which there is no memory now."""
@@ -18,9 +72,7 @@ class BodyLimits:
     def __init__(self, app: ASGIApp, config: ServerConfig, metrics: Metrics) -> None:
         self.app = app
         self._config = config
-        self._metrics = metrics
-        self._held = 0
-        """Bytes of all requests that are being answered."""
+        self._memory = Memory(config.max_held, metrics)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on with its body under guard."""
@@ -35,21 +87,14 @@ class BodyLimits:
 
         async def guarded() -> Message:
             message = await body.next()
-            self._hold(len(message.get("body", b"")))
             if body.size > self._config.max_body:
                 raise self._too_large()
-            if self._held > self._config.max_held:
-                raise Problem.busy("the memory for requests is full; try again later", 2)
+            account.take(len(message.get("body", b"")))
             return message
 
-        try:
+        with self._memory.account() as account:
+            scope[ACCOUNT] = account
             await self.app(scope, guarded, send)
-        finally:
-            self._hold(-body.size)
-
-    def _hold(self, size: int) -> None:
-        self._held += size
-        self._metrics.held.set(self._held)
 
     def _too_large(self) -> Problem:
         return Problem(413, f"the request is over the limit of {self._config.max_body} bytes")

@@ -12,6 +12,7 @@ from recap.server import forms
 from recap.server.batching import Batcher, Picture, Task
 from recap.server.config import ServerConfig
 from recap.server.fetching import Fetcher
+from recap.server.limits import ACCOUNT
 from recap.server.metrics import Metrics
 from recap.server.schemas import Form, ProblemBody
 from recap.server.tasks import Engine
@@ -51,7 +52,7 @@ class Service:
         """Return the pictures and the settings of a request."""
         received = await forms.receive(request, self.config)
         settings = forms.settings(received, form)
-        return await forms.pictures(received, self.config, self.fetcher), settings
+        return await forms.pictures(received, self.config, self.fetcher, request.scope[ACCOUNT].take), settings
 
     async def one(self, request: Request, task: Task) -> Any:
         """Return the result of one task."""
