@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+import threading
 from pathlib import Path
 
 import pyarrow
@@ -170,3 +171,49 @@ def test_sentences(tmp_path: Path):
         read_sentences(lines)
     with pytest.raises(InputError, match="no such file"):
         read_sentences(tmp_path / "none.txt")
+
+
+def claiming(size: int, name: str = "big.jpg", kind: bytes = tarfile.REGTYPE) -> bytes:
+    """A header of a member that is not there."""
+    member = tarfile.TarInfo(name)
+    member.size, member.type = size, kind
+    return member.tobuf(tarfile.GNU_FORMAT)
+
+
+@pytest.mark.parametrize("name", ["big.jpg", "big.bin", ".hidden"])
+@pytest.mark.parametrize("size", [10**12, 2**62])
+def test_a_shard_ends_at_a_member_that_claims_too_much(tmp_path: Path, name: str, size: int):
+    """To pass over it would take a read for every block it claims."""
+    first = shard(tmp_path / "first.tar", {"a.jpg": b"one", "a.txt": b"caption"}).read_bytes()[:2048]
+    (tmp_path / "bomb.tar").write_bytes(first + claiming(size, name) + bytes(4096))
+    found: list[object] = []
+    worker = threading.Thread(target=lambda: found.extend(shard_pairs([tmp_path / "bomb.tar"])), daemon=True)
+    worker.start()
+    worker.join(20)
+    assert [type(item) for item in found] == [Pair, InputError]
+    assert f"{name} ({size} bytes) is over the limit of 1 GiB" in str(found[1])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        claiming(10**12, kind=tarfile.XHDTYPE),
+        claiming(10**12, kind=tarfile.GNUTYPE_LONGNAME),
+        claiming(512, kind=tarfile.GNUTYPE_SPARSE),
+        claiming(512, kind=tarfile.XHDTYPE) + b"99999999999 x=y\n".ljust(512, b"\0"),
+        claiming(1024, kind=tarfile.XHDTYPE)
+        + b"22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n".ljust(1024, b"\0")
+        + claiming(512)
+        + b"9999999999".ljust(512, b"0"),
+    ],
+)
+def test_broken_headers_of_a_shard_are_told(tmp_path: Path, content: bytes):
+    (tmp_path / "odd.tar").write_bytes(content + bytes(1024))
+    found = list(shard_pairs([tmp_path / "odd.tar"]))
+    assert found
+    assert all(isinstance(item, InputError) and "odd.tar" in str(item) for item in found)
+
+
+def test_nested_json_in_a_shard_is_no_caption(tmp_path: Path):
+    path = shard(tmp_path / "deep.tar", {"a.jpg": b"one", "a.json": b"[" * 200_000})
+    assert [type(item) for item in shard_pairs([path])] == [InputError]

@@ -25,6 +25,8 @@ CAPTION_SUFFIXES = (".txt", ".caption", ".json")
 CAPTION_FIELDS = ("captions", "caption", "text")
 MAX_BYTES = 1 << 30
 """Of one member."""
+MAX_HEADER_BYTES = 1 << 20
+"""Of a long name and of other attributes of a member."""
 
 _Member: TypeAlias = tuple[str, str, bytes]
 """Key, suffix and content."""
@@ -59,21 +61,46 @@ def shard_pairs(shards: Sequence[Path], *, captions_required: bool = True) -> It
     Where captions are not required, a picture without any is a pair, too.
     """
     for shard in shards:
-        try:
-            for key, members in groupby(_members(shard), key=lambda member: member[0]):
-                yield _pair(shard, key, {suffix: content for _, suffix, content in members}, captions_required)
-        except (tarfile.TarError, OSError, EOFError) as error:
-            yield InputError(f"{shard}: cannot be read to its end ({error})")
+        broken: list[InputError] = []
+        for key, members in groupby(_until_broken(shard, broken), key=lambda member: member[0]):
+            yield _pair(shard, key, {suffix: content for _, suffix, content in members}, captions_required)
+        yield from broken
+
+
+def _until_broken(shard: Path, broken: list[InputError]) -> Iterator[_Member]:
+    """Yield the members as far as the shard can be read; what ends it goes to ``broken``."""
+    try:
+        yield from _members(shard)
+    except InputError as error:
+        broken.append(error)
+    except Exception as error:  # tarfile raises nearly anything at broken headers
+        broken.append(InputError(f"{shard}: cannot be read to its end ({error or type(error).__name__})"))
+
+
+class _Header(tarfile.TarInfo):
+    """The header of a member, which may claim any size."""
+
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        # names and attributes are read into memory before anybody sees the member
+        if self.type not in tarfile.REGULAR_TYPES and self.size > MAX_HEADER_BYTES:
+            raise tarfile.ReadError(f"a header of {self.size} bytes, over the limit of {MAX_HEADER_BYTES}")
+        found: tarfile.TarInfo = super()._proc_member(archive)  # type: ignore[misc]
+        return found
 
 
 def _members(shard: Path) -> Iterator[_Member]:
-    with tarfile.open(shard, "r|*") as archive:
+    with tarfile.open(shard, "r|*", tarinfo=_Header) as archive:
         for member in archive:
+            if not 0 <= member.size <= MAX_BYTES or member.issparse():
+                # passing over it would take as long as reading what it claims to hold
+                name = printable(member.name[:100])
+                limit = f"over the limit of {MAX_BYTES >> 30} GiB, or has holes"
+                raise InputError(f"{shard}: {name} ({member.size} bytes) is {limit}; the rest is not read")
             path = PurePosixPath(member.name)
             stem, _, suffix = path.name.partition(".")
             suffix = f".{suffix.lower()}"
             wanted = suffix in IMAGE_SUFFIXES or suffix in CAPTION_SUFFIXES
-            if member.isfile() and wanted and member.size <= MAX_BYTES and not path.name.startswith("."):
+            if member.isfile() and wanted and not path.name.startswith("."):
                 file = archive.extractfile(member)
                 if file is not None:
                     yield str(path.with_name(stem)), suffix, file.read()
@@ -101,5 +128,5 @@ def _texts(suffix: str, content: bytes) -> object:
             return text.split("\n")
         record = json.loads(text)
         return next((record[name] for name in CAPTION_FIELDS if name in record), None)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return content
