@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class RecapWarning(UserWarning):
     """Something the user should know, though the work goes on."""
@@ -53,3 +56,14 @@ class DiskFullError(AssetError):
 
 class PackError(RecapError):
     """A pack or a datastore on disk is missing, incomplete or of an unknown version."""
+
+
+@contextmanager
+def damaged(what: object) -> Iterator[None]:
+    """Say that a file of a pack is damaged, whatever reading it raises: numbers of strangers raise nearly anything."""
+    try:
+        yield
+    except (RecapError, MemoryError):
+        raise
+    except Exception as error:
+        raise PackError(f"{what} is damaged: {error or type(error).__name__}") from error

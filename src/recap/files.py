@@ -19,22 +19,29 @@ from typing import Any, BinaryIO
 
 from filelock import FileLock
 
-from recap.errors import DiskFullError
+from recap.errors import DiskFullError, PackError
 
 TEMPORARY_SUFFIX = ".tmp"
 """The end of every temporary name, so that leftovers of a killed process can be told apart."""
+
+CHECKSUM = "checksum"
+"""The name of a json file's checksum among its values."""
+
+MAX_JSON_BYTES = 64 << 20
+"""Of a file that describes something."""
 
 _held = threading.local()
 """The locks that a thread holds."""
 
 
 @contextmanager
-def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
+def atomic_write(path: str | Path, *, follow: bool = True) -> Iterator[BinaryIO]:
     """Yield a binary file that takes the place of ``path`` when the block ends, and vanishes if it raises.
 
     The content is on the disk before the name changes. A library that wants a path finds one in the file's ``name``.
+    Of a symbolic link the file it leads to is replaced, or with ``follow=False`` the link itself.
     """
-    target = Path(os.path.realpath(path))
+    target = Path(os.path.realpath(path)) if follow else Path(os.path.realpath(Path(path).parent), Path(path).name)
     temporary = _temporary_beside(target)
     with _explained(target):
         try:
@@ -48,11 +55,44 @@ def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
             temporary.unlink(missing_ok=True)
 
 
-def write_json(path: str | Path, value: Any) -> None:
-    """Write ``value`` to ``path`` as readable json, atomically."""
+def write_json(path: str | Path, value: Any, *, follow: bool = True) -> None:
+    """Write ``value`` to ``path`` as readable json, atomically; see ``atomic_write``."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=2) + "\n"
-    with atomic_write(path) as file:
+    with atomic_write(path, follow=follow) as file:
         file.write(text.encode())
+
+
+def read_json(path: Path) -> Any:
+    """Return the value of a json file; ``ValueError`` if it is none, ``OSError`` if it is no file that can be read."""
+    if path.exists() and not path.is_file():
+        raise OSError(f"{path} is not a file")
+    if path.stat().st_size > MAX_JSON_BYTES:
+        raise ValueError(f"larger than {MAX_JSON_BYTES >> 20} MiB")
+    text = path.read_text(encoding="utf-8")
+    try:
+        value = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if "\\ud" in text.lower():  # halves of a character cannot be written again
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
+def sealed(values: dict[str, Any]) -> dict[str, Any]:
+    """Return values for a json file with a checksum of the others among them, so that damage shows."""
+    return {**values, CHECKSUM: _checksum(values)}
+
+
+def check_seal(path: Path) -> None:
+    """Raise ``PackError`` if a json file has a checksum that is not that of its other values."""
+    values = read_json(path)
+    if CHECKSUM in values and values[CHECKSUM] != _checksum(values):
+        raise PackError(f"{path} is damaged, or was changed by hand: its checksum is that of other values")
+
+
+def _checksum(values: dict[str, Any]) -> str:
+    others = {name: value for name, value in values.items() if name != CHECKSUM}
+    return hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()
 
 
 def link_or_copy(source: Path, target: Path) -> None:
@@ -97,6 +137,8 @@ def exclusive(path: str | Path) -> Iterator[None]:
     if key in held:
         yield
         return
+    if Path(path).is_symlink():  # opening it would empty the file it leads to
+        raise PackError(f"{path} is a symbolic link, where a lock should be: delete it")
     with FileLock(path):
         held.add(key)
         try:

@@ -14,7 +14,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -25,14 +24,16 @@ from recap import __version__
 from recap.alignment import LinearAlignment, PairStatistics
 from recap.confidence import Calibration
 from recap.datastore import CaptionStore, DatastoreView, MutableStore, open_store
+from recap.datastore.location import MILVUS
 from recap.encoders import Encoder, load_encoder
-from recap.errors import EncoderMismatchError, InputError, PackError, RecapError
-from recap.files import atomic_folder, atomic_write, file_sha256, leftovers, write_json
+from recap.errors import EncoderMismatchError, InputError, PackError, RecapError, damaged
+from recap.files import atomic_folder, atomic_write, file_sha256, leftovers, read_json, sealed, write_json
 from recap.packs.about import About
 from recap.packs.card import Facts, new_card, refreshed
 from recap.packs.locking import changing_pack
 from recap.packs.pictures import TABLE, VECTORS, Pictures
 from recap.settings import Settings
+from recap.types import check_kinds
 
 if TYPE_CHECKING:
     from recap.captioner import ReCap
@@ -108,7 +109,7 @@ def _save(captioner: ReCap, folder: Path, facts: dict[str, Any]) -> None:
         if captioner.calibration is not None:
             captioner.calibration.save(target / CONFIDENCE)
         (target / CARD).write_text(card(captioner), encoding="utf-8")
-        write_json(target / CONFIG, {**config, "files": _listed(target)})
+        write_json(target / CONFIG, sealed({**config, "files": _listed(target)}))
 
 
 def load(
@@ -175,7 +176,7 @@ def _is_current(folder: Path, config: dict[str, Any]) -> bool:
 
 
 def _read(folder: Path, config: dict[str, Any], device: str, cache: str | Path | None) -> PackContents:
-    return PackContents(
+    contents = PackContents(
         encoder=read_encoder(folder, device, cache),
         alignment=LinearAlignment.load(folder / ALIGNMENT),
         statistics=PairStatistics.load(folder / STATISTICS),
@@ -184,8 +185,35 @@ def _read(folder: Path, config: dict[str, Any], device: str, cache: str | Path |
         language_model=config["language_model"],
         about=read_about(config, folder),
         pictures=Pictures.load(folder),
-        calibration=Calibration.load(folder / CONFIDENCE) if (folder / CONFIDENCE).exists() else None,
+        calibration=_read_calibration(folder / CONFIDENCE),
     )
+    _check_dimensions(contents, folder)
+    return contents
+
+
+def _read_calibration(path: Path) -> Calibration | None:
+    if not path.exists():
+        return None
+    with damaged(path):
+        if not path.is_file():
+            raise ValueError("it is not a file")
+        calibration = Calibration.load(path)
+        check_kinds(calibration)
+        return calibration
+
+
+def _check_dimensions(contents: PackContents, folder: Path) -> None:
+    """Raise unless the parts fit each other; what is multiplied later need not be looked at again."""
+    encoder = contents.encoder
+    wanted = (encoder.text.dimension, encoder.image.dimension)
+    found = {
+        ALIGNMENT: contents.alignment.W_.shape,
+        STATISTICS: (contents.statistics.d_text, contents.statistics.d_image),
+        DATASTORE: (contents.datastore.dimension, wanted[1]),
+    }
+    for name, shape in found.items():
+        if shape != wanted:
+            raise PackError(f"{folder / name} is of {shape} dimensions, where the encoder has {wanted}")
 
 
 def read_encoder(folder: Path, device: str = "cpu", cache: str | Path | None = None) -> Encoder:
@@ -206,11 +234,15 @@ def read_encoder(folder: Path, device: str = "cpu", cache: str | Path | None = N
 
 def read_datastore(folder: Path, *, verify: bool = False) -> MutableStore | DatastoreView:
     """Open the captions of a pack, wherever they are; ``verify`` compares the sha256 of their files."""
-    return open_store(read_config(folder).get("datastore") or folder / DATASTORE, verify=verify)
+    elsewhere = read_config(folder).get("datastore")
+    with damaged(elsewhere or folder / DATASTORE):
+        return open_store(elsewhere or folder / DATASTORE, verify=verify)
 
 
 def read_own_datastore(folder: Path) -> MutableStore:
     """Open the captions of a pack to change them."""
+    if (folder / DATASTORE).is_symlink():
+        raise PackError(f"{folder / DATASTORE} is a symbolic link: change the pack it leads to")
     store = read_datastore(folder)
     if not isinstance(store, MutableStore):
         raise PackError(f"{folder}: its captions are in several collections, which are changed one by one")
@@ -221,7 +253,7 @@ def read_settings(config: dict[str, Any], folder: Path) -> Settings:
     """Return the settings of a config, or say what is wrong with them."""
     try:
         return Settings.from_dict(config["settings"])
-    except InputError as error:
+    except (InputError, AttributeError, ValueError) as error:
         raise PackError(f"{folder / CONFIG}: {error}") from error
 
 
@@ -237,7 +269,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Return what ``config.json`` of a pack says, checked as far as it can be without loading anything."""
     path = folder / CONFIG
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = read_json(path)
     except FileNotFoundError as error:
         raise PackError(f"{folder} is not a pack: it has no {CONFIG}") from error
     except (OSError, ValueError) as error:
@@ -248,6 +280,12 @@ def read_config(folder: Path) -> dict[str, Any]:
     missing = {"encoder", "image_fingerprint", "text_fingerprint", "language_model", "settings"} - config.keys()
     if missing:
         raise PackError(f"{path}: {', '.join(sorted(missing))} missing")
+    for name in ("encoder", "image_fingerprint", "text_fingerprint", "language_model"):
+        if not isinstance(config[name], str):
+            raise PackError(f"{path}: {name} must be a text, not {type(config[name]).__name__}")
+    elsewhere = config.get("datastore") or MILVUS
+    if not isinstance(elsewhere, str) or not elsewhere.startswith(MILVUS):
+        raise PackError(f"{path}: captions are in the pack or at an address that begins with {MILVUS}, not elsewhere")
     return config
 
 
@@ -284,10 +322,12 @@ def read_facts(folder: Path, datastore: CaptionStore) -> Facts:
 
 def refresh_card(folder: Path, datastore: CaptionStore) -> None:
     """Bring the card of a pack up to date after its captions have changed; what its author wrote stays."""
-    path = folder / CARD
-    text = path.read_text(encoding="utf-8") if path.exists() else new_card(read_facts(folder, datastore))
-    with atomic_write(path) as file:
-        file.write(refreshed(text, read_facts(folder, datastore)).encode())
+    path, facts = folder / CARD, read_facts(folder, datastore)
+    with damaged(path):
+        text = path.read_text(encoding="utf-8") if path.is_file() else new_card(facts)
+    # a pack may come from elsewhere, and a link in it lead anywhere
+    with atomic_write(path, follow=False) as file:
+        file.write(refreshed(text, facts).encode())
 
 
 def _replacing(datastore: CaptionStore, folder: Path) -> AbstractContextManager[None]:

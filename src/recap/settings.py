@@ -11,6 +11,7 @@ from recap.errors import InputError
 from recap.language.base import Decoding
 from recap.language.prompt import PromptTemplate, WorkedExample
 from recap.selection import RULES
+from recap.types import check_kinds
 
 Candidates = Literal["lm", "retrieved", "both"]
 
@@ -81,8 +82,11 @@ class Settings:
             prompt = values.get("prompt")
             examples = tuple(WorkedExample(tuple(e["captions"]), e["caption"]) for e in values.get("examples", ()))
             given = {"decoding": decoding, "prompt": prompt and PromptTemplate.from_dict(prompt), "examples": examples}
-            return cls(**{**values, **given})
-        except (KeyError, TypeError) as error:
+            made = cls(**{**values, **given})
+            for part in (made, made.decoding, *([made.prompt] if made.prompt else []), *made.examples):
+                check_kinds(part)
+            return made
+        except (KeyError, TypeError, AttributeError) as error:
             raise InputError(
                 f"a setting is unknown to this version, or has a value of the wrong kind ({error})"
             ) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -120,3 +120,24 @@ class Draft:
     text: str
     logprob: float
     """The sum of the log-probabilities of its tokens under the model, before temperature and cuts."""
+
+
+_KINDS: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
+_LARGEST = 2**53
+
+
+def check_kinds(value: Any) -> None:
+    """Raise ``TypeError`` unless the numbers and texts of a dataclass are such; json has no opinion about that."""
+    for known in fields(value):
+        wanted = _KINDS.get(str(known.type))
+        found: Any = getattr(value, known.name)
+        if wanted is None:
+            continue
+        if not isinstance(found, wanted) or (isinstance(found, bool) and known.type != "bool"):
+            raise TypeError(f"{known.name} must be {known.type}, not {type(found).__name__}")
+        if known.type in ("int", "float") and not _is_within_bounds(found):
+            raise TypeError(f"{known.name} is out of all bounds")
+
+
+def _is_within_bounds(number: Any) -> bool:
+    return bool(-_LARGEST <= number <= _LARGEST)

@@ -168,11 +168,11 @@ class Full:
     def __init__(self, original, times=1):
         self.original, self.times = original, times
 
-    def __call__(self, *values):
+    def __call__(self, *values, **options):
         self.times -= 1
         if self.times >= 0:
             raise OSError(errno.ENOSPC, "No space left on device")
-        return self.original(*values)
+        return self.original(*values, **options)
 
 
 @pytest.mark.parametrize("another", ["try", "twin", "twin that waits"])

@@ -82,3 +82,21 @@ def test_a_card_without_front_matter_and_a_damaged_config(folder: Path):
     assert "front matter" in broken(folder)["card"]
     (folder / pack.CONFIG).write_text("{")
     assert "config.json" in broken(folder)["config"]
+
+
+@pytest.mark.parametrize(("name", "check"), [("config.json", "config"), ("datastore/manifest.json", "datastore")])
+def test_a_changed_value_of_the_descriptions_shows(folder: Path, name: str, check: str):
+    path = folder / name
+    values = json.loads(path.read_text())
+    changed = {"k": 12} if check == "config" else {"kind": "half"}
+    values["settings" if check == "config" else "index"].update(changed)
+    path.write_text(json.dumps(values))
+    assert "checksum" in broken(folder)[check]
+
+
+def test_damage_in_the_card_shows(folder: Path):
+    card = (folder / pack.CARD).read_bytes()
+    (folder / pack.CARD).write_bytes(card[:-20] + b"\x07" + card[-20:])
+    assert "control characters" in broken(folder)["card"]
+    (folder / pack.CARD).write_bytes(card[:-20] + b"\xff" + card[-20:])
+    assert "card" in broken(folder)

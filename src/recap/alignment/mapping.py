@@ -16,7 +16,7 @@ from recap.alignment.rows import as_rows, assign_captions, check_weights, unit_r
 from recap.alignment.solvers import Matrix
 from recap.alignment.statistics import Moments, PairStatistics
 from recap.alignment.storage import read_tensors, write_tensors
-from recap.errors import InputError, PackError
+from recap.errors import InputError, PackError, damaged
 from recap.types import Vectors
 
 _KIND = "linear-alignment"
@@ -145,9 +145,13 @@ class LinearAlignment:
         tensors, facts = read_tensors(Path(path), _KIND, ["W", "image_mean", "text_mean"], ["settings", "n_pairs"])
         if not all(np.isfinite(tensor).all() for tensor in tensors.values()):
             raise PackError(f"{path} is damaged: it holds NaN or infinite values")
-        loaded = cls(**json.loads(facts["settings"]))
+        with damaged(path):
+            loaded = cls(**json.loads(facts["settings"]))
+            loaded._check_method()
+            loaded.n_pairs_ = float(facts["n_pairs"])
         loaded.W_, loaded.image_mean_, loaded.text_mean_ = (tensors[name] for name in ("W", "image_mean", "text_mean"))
-        loaded.n_pairs_ = float(facts["n_pairs"])
+        if loaded.W_.shape != loaded.text_mean_.shape + loaded.image_mean_.shape or loaded.W_.ndim != 2:
+            raise PackError(f"{path} is damaged: a map of the shape {loaded.W_.shape} does not fit its means")
         loaded.image_encoder_, loaded.text_encoder_ = facts.get("image_encoder", ""), facts.get("text_encoder", "")
         return loaded
 

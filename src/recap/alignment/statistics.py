@@ -11,6 +11,7 @@ vectors rather than against their common part.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
@@ -29,7 +30,7 @@ from recap.alignment.rows import (
 )
 from recap.alignment.solvers import Matrix
 from recap.alignment.storage import read_tensors, write_tensors
-from recap.errors import EncoderMismatchError, InputError
+from recap.errors import EncoderMismatchError, InputError, damaged
 
 _KIND = "pair-statistics"
 
@@ -185,7 +186,14 @@ class PairStatistics:
     def load(cls, path: str | Path) -> Self:
         """Read statistics that ``save`` wrote."""
         tensors, facts = read_tensors(Path(path), _KIND, ["image_mean", "text_mean", "cross"], ["pairs", "precision"])
+        with damaged(path):
+            return cls._from_tensors(tensors, facts)
+
+    @classmethod
+    def _from_tensors(cls, tensors: Mapping[str, npt.NDArray[Any]], facts: Mapping[str, str]) -> Self:
         d_text, d_image = tensors["cross"].shape
+        if tensors["image_mean"].shape != (d_image,) or tensors["text_mean"].shape != (d_text,):
+            raise ValueError("its arrays do not fit each other")
         upper = tensors.get("gram_upper")
         encoders = {name: facts.get(name, "") for name in ("image_encoder", "text_encoder")}
         loaded = cls.zeros(d_image, d_text, **encoders, gram=upper is not None)

@@ -20,7 +20,6 @@ the end are written again together with what is new, so that many small commits 
 from __future__ import annotations
 
 import os
-import re
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -33,22 +32,33 @@ import numpy.typing as npt
 
 from recap.datastore.base import Ids
 from recap.datastore.blocks import VectorBlocks
-from recap.datastore.manifest import FORMAT, MANIFEST, VERSION, Manifest, Removal, Segment, StoredFile, read_manifest
+from recap.datastore.manifest import (
+    FORMAT,
+    MANIFEST,
+    OURS,
+    VERSION,
+    Manifest,
+    Removal,
+    Segment,
+    StoredFile,
+    read_manifest,
+)
 from recap.datastore.matrix import map_matrix, write_matrix
 from recap.datastore.pending import delete_abandoned
+from recap.datastore.reading import read_table
 from recap.datastore.table import CaptionTable
 from recap.errors import PackError
-from recap.files import TEMPORARY_SUFFIX, atomic_write, exclusive, file_sha256, write_json
+from recap.files import TEMPORARY_SUFFIX, atomic_write, exclusive, file_sha256, sealed, write_json
 from recap.types import Vectors
 
 LOCK = ".lock"
 SMALL_SEGMENT = 16_384
 """A segment of no more captions is joined with what comes after it, once that is half as much."""
 
+CAPTION_COLUMNS = {"id": "int", "text": "text", "source": "text", "synthetic": "bool", "image_id": "text"}
+
 MANY_REMOVALS = 16
 """So many files of removed ids are joined into one."""
-
-OURS = re.compile(r"(segment|removed|center|index|sizes|lists)-(\d+)\.(parquet|arrow|safetensors|faiss|bin)")
 
 
 class Writer:
@@ -71,7 +81,8 @@ class Writer:
         segments, first = list(old.segments), int(np.searchsorted(table.ids, old.next_id))
         joined = count_joined([segment.rows for segment in segments], len(table) - first)
         if joined:
-            first_id = _read_table(self.folder / segments[-joined].captions.name, ["id"])["id"][0].as_py()
+            captions = self.folder / segments[-joined].captions.name
+            first_id = read_table(captions, {"id": "int"}, segments[-joined].rows)["id"][0].as_py()
             first = int(np.searchsorted(table.ids, first_id))
             del segments[-joined:]
         if first < len(table):
@@ -110,7 +121,7 @@ class Writer:
         values = {"format": FORMAT, "version": manifest.version, **asdict(manifest)}
         if manifest.version == VERSION:
             del values["built"]
-        write_json(self.folder / MANIFEST, values)
+        write_json(self.folder / MANIFEST, sealed(values), follow=False)
         keep = {file.name for file in manifest.files}
         for path in self.folder.iterdir():
             leftover = path.name.startswith(".") and path.name.endswith(TEMPORARY_SUFFIX)
@@ -173,21 +184,15 @@ def writing(folder: Path) -> Iterator[Writer]:
 def read_captions(folder: Path, segment: Segment, verify: bool) -> dict[str, Any]:
     """Return the columns of a segment by name."""
     path = segment.captions.check(folder, verify)
-    table = _read_table(path, ["id", "text", "source", "synthetic", "image_id"])
-    if table.num_rows != segment.rows:
-        raise PackError(f"{path} holds {table.num_rows} captions; the manifest promises {segment.rows}")
+    table = read_table(path, CAPTION_COLUMNS, segment.rows)
     columns = {name: table[name].to_pylist() for name in ("text", "source", "image_id")}
     return columns | {name: table[name].to_numpy() for name in ("id", "synthetic")}
 
 
-def _read_table(path: Path, columns: list[str]) -> Any:
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        return pyarrow.parquet.read_table(path, columns=columns)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise PackError(f"{path} is not a readable Parquet file of captions: {error}") from error
+def check_ids(ids: Ids, least: int, end: int, path: Path) -> None:
+    """Raise unless ids ascend from ``least`` on and stay below ``end``."""
+    if len(ids) and (ids[0] < least or ids[-1] >= end or (np.diff(ids) <= 0).any()):
+        raise PackError(f"{path} is damaged: the ids of its captions do not ascend, or are not those of the manifest")
 
 
 def read_vectors(folder: Path, segment: Segment, manifest: Manifest, verify: bool) -> npt.NDArray[Any]:

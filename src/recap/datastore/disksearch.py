@@ -18,6 +18,7 @@ from recap.datastore.lists import ListBuilder, open_lists, save_trained, train
 from recap.datastore.matrix import write_matrix
 from recap.datastore.parts import Parts
 from recap.datastore.ranking import SPARE, dot_products, left_out, rank, sifted
+from recap.errors import damaged
 from recap.files import atomic_write
 from recap.types import Vectors
 
@@ -251,7 +252,11 @@ def _write_sizes(path: Path, sizes: Ids) -> None:
 def _read_sizes(path: Path) -> Ids:
     from safetensors.numpy import load_file
 
-    return np.asarray(load_file(path)["sizes"])
+    with damaged(path):
+        sizes = np.asarray(load_file(path)["sizes"])
+        if sizes.dtype != np.int64 or sizes.ndim != 1:
+            raise ValueError("it does not hold sizes")
+        return sizes
 
 
 def _best(k: int, ids: Ids, similarities: Vectors, more: Ids, their: Vectors) -> tuple[Ids, Vectors]:

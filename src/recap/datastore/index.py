@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from recap.datastore.base import Ids
 from recap.errors import InputError
-from recap.types import Vectors
+from recap.types import Vectors, check_kinds
 
 RECALL_K = 13
 RECALL_QUERIES = 100
@@ -176,4 +176,9 @@ def index_arguments(kind: str | IndexArguments, values: dict[str, Any] | None = 
     unknown = sorted(set(values) - {field.name for field in fields(KINDS[kind])})
     if unknown:
         raise InputError(f"the index {kind!r} has no argument {', '.join(unknown)}")
-    return KINDS[kind](**values)
+    try:
+        made = KINDS[kind](**values)
+        check_kinds(made)
+    except TypeError as error:
+        raise InputError(f"the index {kind!r}: {error}") from error
+    return made

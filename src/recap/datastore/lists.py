@@ -111,6 +111,8 @@ def open_lists(trained: Path, path: Path, sizes: Ids) -> Any:
         lists = faiss.read_index(str(trained))
     except RuntimeError as error:
         raise PackError(f"{trained} is not a readable index: {error}") from error
+    if len(sizes) != getattr(lists, "nlist", -1) or (sizes < 0).any():
+        raise PackError(f"{trained} is not an index of the {len(sizes)} lists that belong to it")
     content = faiss.OnDiskInvertedLists(lists.nlist, lists.code_size, str(path))
     content.read_only = True
     # threads that touch pages before they are read cost more than they save

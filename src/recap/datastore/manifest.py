@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from recap.errors import PackError
-from recap.files import file_sha256
+from recap.files import CHECKSUM, file_sha256, read_json
+from recap.types import check_kinds
 
 FORMAT = "recap-datastore"
 VERSION = 1
@@ -16,6 +17,9 @@ VERSION_WITH_INDEX = 2
 MANIFEST = "manifest.json"
 DISK = "disk"
 """The kind of index that lies on disk."""
+OURS = re.compile(r"(segment|removed|center|index|sizes|lists)-(\d+)\.(parquet|arrow|safetensors|faiss|bin)")
+"""The names of files of a store; no other is ever read, written or deleted."""
+MAX_DIMENSION = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,11 @@ class StoredFile:
     name: str
     bytes: int
     sha256: str
+
+    def __post_init__(self) -> None:
+        check_kinds(self)
+        if not OURS.fullmatch(self.name):
+            raise ValueError(f"{self.name!r} is not the name of a file of a store")
 
     def check(self, folder: Path, verify: bool) -> Path:
         """Return the path; ``PackError`` when the file is not there, not whole, or (``verify``) not the same."""
@@ -46,6 +55,9 @@ class Segment:
     captions: StoredFile
     vectors: StoredFile
 
+    def __post_init__(self) -> None:
+        check_kinds(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Removal:
@@ -53,6 +65,9 @@ class Removal:
 
     rows: int
     ids: StoredFile
+
+    def __post_init__(self) -> None:
+        check_kinds(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +84,9 @@ class BuiltIndex:
     """How many of the true ``recall_k`` nearest it found, measured with captions of the store as queries."""
     recall_k: int
     recall_queries: int
+
+    def __post_init__(self) -> None:
+        check_kinds(self)
 
     @property
     def files(self) -> list[StoredFile]:
@@ -93,6 +111,14 @@ class Manifest:
     """Changes with every commit, so that a writer notices another one."""
     built: BuiltIndex | None = None
 
+    def __post_init__(self) -> None:
+        check_kinds(self)
+        rows = [segment.rows for segment in self.segments] + [removal.rows for removal in self.removed]
+        if min([self.dimension - 1, self.next_id, *rows]) < 0 or self.dimension > MAX_DIMENSION:
+            raise ValueError("a count is below zero, or the dimension is none")
+        if not isinstance(self.index.get("kind"), str):
+            raise ValueError("there is no kind of index")
+
     @property
     def version(self) -> int:
         """The version of the format that can say all this."""
@@ -111,7 +137,8 @@ def read_manifest(folder: Path) -> Manifest:
     """Return the manifest of a folder, or say what is wrong with it."""
     path = folder / MANIFEST
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = read_json(path)
+        values.pop(CHECKSUM, None)
         if values.pop("format") != FORMAT:
             raise PackError(f"{path} does not belong to a datastore")
         version = values.pop("version")

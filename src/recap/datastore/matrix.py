@@ -51,5 +51,5 @@ def map_matrix(path: Path, name: str, dtype: str, shape: tuple[int, ...]) -> npt
         return np.memmap(path, dtype=np.dtype(dtype).newbyteorder("<"), mode="r", offset=8 + length, shape=shape)
     except FileNotFoundError as error:
         raise PackError(f"{path} is missing; the store needs it") from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise PackError(f"{path} is not a readable safetensors file: {error}") from error

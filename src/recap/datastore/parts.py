@@ -22,6 +22,20 @@ from recap.errors import InputError, PackError
 from recap.files import atomic_write
 from recap.types import Vectors
 
+FULLY_VALIDATED = 1_000_000
+"""Up to so many captions every offset of an Arrow file is looked at before it is used; above, that would take long."""
+
+
+def _check_columns(batch: Any) -> None:
+    """Raise ``TypeError`` unless the columns are of the kinds that ``arrow_table`` writes."""
+    from pyarrow import types
+
+    kinds = {"id": types.is_int64, "text": types.is_large_string, "image_id": types.is_large_string}
+    kinds |= {"synthetic": types.is_boolean, "source": types.is_dictionary}
+    for name, is_right in kinds.items():
+        if not is_right(batch[name].type) or batch[name].null_count:
+            raise TypeError(f"the column {name} is {batch[name].type}, or has gaps")
+
 
 class MappedPart:
     """The captions of one segment: an Arrow file and a matrix, neither of which is read into memory."""
@@ -35,8 +49,11 @@ class MappedPart:
         self._matrix = map_matrix(vectors, "vectors", dtype, (rows, dimension))
         try:
             self._batch: Any = pyarrow.ipc.open_file(pyarrow.memory_map(str(captions))).get_batch(0)
+            # offsets of strangers may point anywhere in memory
+            self._batch.validate(full=rows <= FULLY_VALIDATED)
             self.ids: Ids = self._batch["id"].to_numpy()
-        except (pyarrow.ArrowException, OSError, KeyError, IndexError) as error:
+            _check_columns(self._batch)
+        except (pyarrow.ArrowException, OSError, KeyError, IndexError, ValueError, TypeError) as error:
             raise PackError(f"{captions} is not a readable Arrow file of captions: {error}") from error
         if len(self.ids) != rows:
             raise PackError(f"{captions} holds {len(self.ids)} captions; the manifest promises {rows}")

@@ -246,9 +246,11 @@ class Datastore(MutableStore):
         except (InputError, KeyError) as error:
             raise PackError(f"{folder / MANIFEST} is damaged: {error}") from error
         for segment in manifest.segments:
-            captions = disk.read_captions(folder, segment, verify)
+            # first the vectors, which are only mapped: their file shows how many rows there can be
             slots = store._blocks.append(disk.read_vectors(folder, segment, manifest, verify))
+            captions = disk.read_captions(folder, segment, verify)
             columns = (captions[name] for name in ("text", "source", "synthetic", "image_id"))
+            disk.check_ids(captions["id"], store._table.next_id, manifest.next_id, folder / segment.captions.name)
             store._table.extend(captions["id"], slots, *columns)
         store._table.keep(~np.isin(store._table.ids, disk.read_removed(folder, manifest, verify)))
         store._table.next_id = manifest.next_id

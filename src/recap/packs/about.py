@@ -40,4 +40,10 @@ class About:
         counts = (known.get(name, {}) for name in ("data", "numbers"))
         if not all(isinstance(text, str) for text in texts) or not all(isinstance(count, dict) for count in counts):
             raise InputError("what the config says about the pack has a value of the wrong kind")
-        return cls(**{**known, "tuned": tuple(known.get("tuned", ()))})
+        numbers = [*known.get("data", {}).values(), *known.get("numbers", {}).values()]
+        tuned = known.get("tuned", ())
+        if not all(isinstance(number, int | float) for number in numbers) or not all(
+            isinstance(name, str) for name in tuned
+        ):
+            raise InputError("what the config says about the pack has a value of the wrong kind")
+        return cls(**{**known, "tuned": tuple(tuned)})

@@ -24,7 +24,7 @@ from recap.datastore.location import MILVUS
 from recap.datastore.manifest import DISK
 from recap.encoders import TextEncoder
 from recap.errors import EncoderMismatchError, PackError
-from recap.files import atomic_folder, write_json
+from recap.files import atomic_folder, sealed, write_json
 
 MakeStore = Callable[[TextEncoder], MutableStore | None]
 """Makes an empty store for captions of an encoder; None where the default, in memory, will do."""
@@ -156,12 +156,13 @@ def _move(folder: Path, where: str) -> None:
         config = {name: value for name, value in pack.read_config(folder).items() if name != "datastore"}
         config["generation"] = pack.new_generation()
         if where.startswith(MILVUS):
-            write_json(folder / pack.CONFIG, {**config, "datastore": _write_to_database(old, where, about)})
+            moved = {**config, "datastore": _write_to_database(old, where, about)}
+            write_json(folder / pack.CONFIG, sealed(moved), follow=False)
             shutil.rmtree(inside, ignore_errors=True)
         else:
             with atomic_folder(inside) as target:
                 _write(old, where, target, about)
-            write_json(folder / pack.CONFIG, config)
+            write_json(folder / pack.CONFIG, sealed(config), follow=False)
 
 
 def _write_to_database(old: MutableStore, where: str, about: dict[str, Any]) -> str:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from recap.alignment.storage import read_tensors, write_tensors
+from recap.datastore.reading import check_table, check_texts
 from recap.errors import InputError, PackError
 from recap.files import atomic_write
 from recap.types import Vectors
@@ -25,6 +26,8 @@ from recap.types import Vectors
 TABLE = "pictures.parquet"
 VECTORS = "pictures.safetensors"
 _KIND = "pictures"
+_COLUMNS = {"id": "text", "source": "text", "sha256": "text", "caption_ids": "ints", "captions_sha256": "text"}
+_TEXTS = [name for name, kind in _COLUMNS.items() if kind == "text"]
 SHOWN = 5
 """So many names are in a message."""
 
@@ -66,7 +69,9 @@ class Pictures:
     def _pictures(self) -> list[Picture]:
         if self._given is None:
             with _readable(self._table):
-                rows = self._table.read().to_pylist()
+                table = self._table.read(columns=list(_COLUMNS))
+                check_texts(table, _TEXTS, Path(TABLE))
+                rows = table.to_pylist()
                 self._given = [Picture(**{**row, "caption_ids": tuple(row["caption_ids"])}) for row in rows]
             self._table.close()
         return self._given
@@ -152,10 +157,15 @@ class Pictures:
         path = folder / TABLE
         if not path.exists():
             return None
+        if not path.is_file():
+            raise PackError(f"{path} is not a file")
         with _readable(path):
             # the file stays open, so that another pack in its place does not show
-            table = pyarrow.parquet.ParquetFile(pyarrow.OSFile(str(path), "r"))
+            table = pyarrow.parquet.ParquetFile(pyarrow.OSFile(str(path), "r"), read_dictionary=_TEXTS)
+            check_table(table, path, _COLUMNS)
         count, vectors = int(table.metadata.num_rows), None
+        if count > path.stat().st_size:  # a hash a row does not get smaller by compression
+            raise PackError(f"{path} holds {count} rows in {path.stat().st_size} bytes; it is not read")
         if (folder / VECTORS).exists():
             vectors = read_tensors(folder / VECTORS, _KIND, ["images"], [])[0]["images"]
             if len(vectors) != count:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,10 @@ import numpy as np
 from recap import pack
 from recap.alignment import LinearAlignment, PairStatistics
 from recap.datastore import DatastoreView, MutableStore
+from recap.datastore.manifest import MANIFEST
 from recap.errors import PackError
-from recap.files import file_sha256
+from recap.files import check_seal, file_sha256
+from recap.packs.card import refreshed
 from recap.packs.pictures import Pictures
 
 TOLERANCE = 1e-4
@@ -109,6 +112,7 @@ def verify(folder: Path, *, encoder: bool = False) -> Iterator[Check]:
 def _config(parts: _Parts) -> str:
     pack.read_settings(parts.config, parts.folder)
     pack.read_about(parts.config, parts.folder)
+    check_seal(parts.folder / pack.CONFIG)
     return f"format {parts.config['format']}, encoder {parts.config['encoder']}"
 
 
@@ -158,6 +162,8 @@ def _agreement(parts: _Parts) -> str:
 
 def _datastore(parts: _Parts) -> str:
     place, store, mean = parts.place, parts.datastore, parts.alignment.text_mean_
+    if not parts.config.get("datastore"):
+        check_seal(parts.folder / pack.DATASTORE / MANIFEST)
     if not len(store):
         raise PackError(f"{place} is empty: there is nothing to retrieve")
     if store.fingerprint != parts.config["text_fingerprint"]:
@@ -197,10 +203,16 @@ def _pictures(parts: _Parts) -> str:
 
 
 def _card(parts: _Parts) -> str:
-    text = (parts.folder / pack.CARD).read_text(encoding="utf-8")
+    path = parts.folder / pack.CARD
+    if not path.is_file():
+        raise PackError(f"{path} is missing, or is no file")
+    text = path.read_text(encoding="utf-8")
     if not text.startswith("---\n") or "\n---\n" not in text[4:]:
-        raise PackError(f"{parts.folder / pack.CARD} has no front matter, by which the hub sorts packs")
-    return "with front matter"
+        raise PackError(f"{path} has no front matter, by which the hub sorts packs")
+    if any(unicodedata.category(character) == "Cc" and character not in "\t\n\r" for character in text):
+        raise PackError(f"{path} is damaged: it holds control characters")
+    behind = refreshed(text, pack.read_facts(parts.folder, parts.datastore)) != text
+    return "with front matter" + (", and a step behind the pack" if behind else "")
 
 
 def _encoder(parts: _Parts) -> str:
