@@ -151,3 +151,20 @@ def test_closing_finishes_what_was_accepted_and_accepts_no_more(batcher: Batcher
     assert [future.result(0) for future in futures] == [2] * 8
     with pytest.raises(Problem, match="stopping"):
         batcher.submit([task(log, b"late")])
+
+
+def test_a_worker_that_dies_says_so(log: Log) -> None:
+    ended = threading.Event()
+
+    def fatal(_: Iterable[bytes]) -> Iterator[Any]:
+        raise SystemExit
+
+    made = Batcher(fatal, Metrics(), max_queue=8, max_batch=6, max_pixels=10, on_death=ended.set)
+    made.start()
+    (future,) = made.submit([task(log, b"a")])
+    with pytest.raises(Problem, match="started again"):
+        future.result(10)
+    assert ended.wait(10)
+    assert made.died
+    with pytest.raises(Problem, match="started again"):
+        made.submit([task(log, b"a")])

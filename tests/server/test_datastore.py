@@ -83,3 +83,43 @@ def test_what_is_not_there_cannot_be_removed_nor_can_the_last(serve: Serve, pack
     last = client.delete("/v1/datastore/0")
     assert last.status_code == 422
     assert "last caption" in last.json()["detail"]
+
+
+def test_a_change_that_cannot_be_saved_is_not_made(
+    serve: Serve, pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    folder = tmp_path / "pack"
+    shutil.copytree(pack, folder)
+    client = serve(folder, editable=True, save_edits=folder)
+    size = client.get("/v1/datastore").json()["total"]
+    with monkeypatch.context() as patch:
+        patch.setattr(Datastore, "commit", lambda _: (_ for _ in ()).throw(OSError(28, "No space left", str(folder))))
+        failed = client.post("/v1/datastore", json={"captions": [{"text": "a lost wall"}]})
+    assert failed.status_code == 500
+    assert str(tmp_path) not in failed.text
+    assert client.get("/v1/datastore").json()["total"] == size
+    again = client.post("/v1/datastore", json={"captions": [{"text": "a cyan wall"}]})
+    assert again.json()["saved"] is True
+    assert "a lost wall" not in {row.text for row in Datastore.load(folder / "datastore")}
+
+
+def test_changes_of_other_processes_are_kept(serve: Serve, pack: Path, tmp_path: Path):
+    folder = tmp_path / "pack"
+    shutil.copytree(pack, folder)
+    client = serve(folder, editable=True, save_edits=folder)
+    other = Datastore.load(folder / "datastore")
+    other.remove([1])
+    other.commit()
+    assert client.post("/v1/datastore", json={"captions": [{"text": "a cyan wall"}]}).json()["saved"] is True
+    store = Datastore.load(folder / "datastore")
+    assert 1 not in store.ids
+    assert "a cyan wall" in {row.text for row in store}
+
+
+def test_a_body_of_many_unknown_keys_is_cut_short(serve: Serve):
+    client = serve(editable=True)
+    large = {f"k{number}": 0 for number in range(300_000)}
+    assert client.post("/v1/datastore", json=large).status_code == 413
+    some = client.post("/v1/datastore", json={f"k{number}": 0 for number in range(2000)}).json()
+    assert len(some["errors"]) == 20
+    assert "and 2000 more" in some["detail"]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
+import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -150,9 +152,13 @@ def run(pack: str, device: str, language_model: str | None, config: ServerConfig
             app.state.stopping = True
             super().handle_exit(sig, frame)
 
-    Server(settings).run(sockets=[listening])
+    server = Server(settings)
+    app.state.on_death = partial(setattr, server, "should_exit", True)
+    server.run(sockets=[listening])
     metrics = app.state.service.metrics
     click.echo(f"recap: stopped; {metrics.received} requests came, {metrics.answered} were answered", err=True)
+    if app.state.service.batcher.died:
+        sys.exit(1)
 
 
 def read_keys(path: Path | None) -> tuple[str, ...]:

@@ -47,6 +47,7 @@ def create_app(captioner: ReCap, config: ServerConfig | None = None) -> FastAPI:
         max_queue=chosen.max_queue,
         max_batch=chosen.max_batch,
         max_pixels=chosen.max_pixels,
+        on_death=lambda: app.state.on_death(),
     )
     fetcher = Fetcher(max_bytes=chosen.max_body, timeout=FETCH_SECONDS) if chosen.allow_urls else None
 
@@ -75,6 +76,7 @@ def create_app(captioner: ReCap, config: ServerConfig | None = None) -> FastAPI:
         lifespan=lifespan,
     )
     app.state.stopping = False
+    app.state.on_death = lambda: None
     app.state.service = Service(chosen, Engine(captioner), batcher, metrics, fetcher)
     problems.install(app)
     for router in (captions.router, datastore.router, status.router, page_router()):

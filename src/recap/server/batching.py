@@ -76,6 +76,7 @@ class Batcher:
         max_queue: how many tasks may wait.
         max_batch: how many are worked on together; 1 turns batching off.
         max_pixels: how many pixels one picture may have.
+        on_death: called when the worker dies of something that no request should be able to cause.
     """
 
     def __init__(
@@ -86,8 +87,10 @@ class Batcher:
         max_queue: int,
         max_batch: int,
         max_pixels: int,
+        on_death: Callable[[], None] = lambda: None,
     ) -> None:
         self._encode = encode
+        self._on_death = on_death
         self._metrics = metrics
         self._max_queue, self._max_batch, self._max_pixels = max_queue, max_batch, max_pixels
         self._waiting: deque[_Job] = deque()
@@ -96,6 +99,8 @@ class Batcher:
         self._seconds = 0.1
         """What a task took lately, to say when there will be room again."""
         self._thread = threading.Thread()
+        self.died = False
+        """Whether the worker has ended though nobody asked it to."""
 
     def start(self) -> None:
         """Begin to work, or begin again."""
@@ -127,6 +132,8 @@ class Batcher:
         """
         jobs = [_Job(task) for task in tasks]
         with self._changed:
+            if self.died:
+                raise _to_be_restarted()
             if not self.ready:
                 raise Problem.busy("the service is stopping", 5)
             if len(self._waiting) + len(jobs) > self._max_queue:
@@ -146,6 +153,19 @@ class Batcher:
         self._waiting.extend(alive)
 
     def _work(self) -> None:
+        try:
+            self._work_off()
+        except BaseException:
+            logger.exception("the worker died")
+            with self._changed:
+                self.died = True
+                jobs = [*self._waiting]
+                self._waiting.clear()
+            for job in jobs:
+                _settle(job.future, _to_be_restarted())
+            self._on_death()
+
+    def _work_off(self) -> None:
         while batch := self._next_batch():
             started = time.perf_counter()
             self._process(batch)
@@ -181,10 +201,12 @@ class Batcher:
                     groups.setdefault((type(job.task), job.task.group), []).append(job)
             for jobs in groups.values():
                 self._run_group([job for job in jobs if not job.future.cancelled()])
-        except Exception as error:
+        except BaseException as error:
             logger.exception("a batch failed")
             for job in batch:
-                _settle(job.future, error)
+                _settle(job.future, error if isinstance(error, Exception) else _to_be_restarted())
+            if not isinstance(error, Exception):
+                raise
 
     def _encode_pictures(self, batch: list[_Job]) -> None:
         jobs = [(job, job.task.picture) for job in batch if job.task.picture is not None]
@@ -216,6 +238,10 @@ class Batcher:
             return
         for job, result in zip(jobs, results, strict=True):
             _settle(job.future, result)
+
+
+def _to_be_restarted() -> Problem:
+    return Problem(500, "the service has to be started again; its log says why")
 
 
 def _settle(future: Future[Any], outcome: Any) -> None:

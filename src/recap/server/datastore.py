@@ -5,6 +5,7 @@ Changes are in effect at once. They last as long as the service, unless it was s
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Annotated, TypeVar
@@ -14,7 +15,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 
 from recap import pack
 from recap.datastore import MutableStore
-from recap.errors import InputError
+from recap.errors import InputError, PackError, RecapError
 from recap.server.problems import Problem
 from recap.server.schemas import (
     DatastoreChange,
@@ -28,6 +29,7 @@ from recap.server.schemas import (
 from recap.server.service import PROBLEMS, Service, service_of
 from recap.server.tasks import DatastoreTask
 
+logger = logging.getLogger("recap.server")
 router = APIRouter(prefix="/v1/datastore", tags=["datastore"], responses=PROBLEMS)
 
 
@@ -91,9 +93,8 @@ async def add_captions(request: Request, service: Here, new: NewCaptions) -> Dat
     """Add captions; those that are there already, of the same source and image, are added again."""
 
     def add() -> DatastoreChange:
-        store, rows = _store(service), new.captions
-        ids = _append(service, store, rows)
-        return DatastoreChange(ids=ids, size=len(store), saved=_saved(service, store))
+        ids, saved = _changed(service, lambda store: _append(service, store, new.captions))
+        return DatastoreChange(ids=ids, size=len(_store(service)), saved=saved)
 
     return await _done(service, request, add)
 
@@ -103,14 +104,8 @@ async def remove_caption(request: Request, service: Here, id: Annotated[int, Pat
     """Remove a caption."""
 
     def remove() -> DatastoreChange:
-        store = _store(service)
-        if len(store) == 1 and id in store.ids:
-            raise Problem(422, "the last caption cannot be removed: there would be nothing to retrieve")
-        try:
-            store.remove([id])
-        except InputError as error:
-            raise Problem(404, f"there is no caption with the id {id}") from error
-        return DatastoreChange(ids=[id], size=len(store), saved=_saved(service, store))
+        ids, saved = _changed(service, lambda store: _remove(store, id))
+        return DatastoreChange(ids=ids, size=len(_store(service)), saved=saved)
 
     return await _done(service, request, remove)
 
@@ -132,14 +127,39 @@ def _append(service: Service, store: MutableStore, rows: list[NewCaption]) -> li
     return [int(number) for number in ids]
 
 
-def _saved(service: Service, store: MutableStore) -> bool:
-    """Write the change to the pack's folder, where that was asked for."""
+def _remove(store: MutableStore, id: int) -> list[int]:
+    if len(store) == 1 and id in store.ids:
+        raise Problem(422, "the last caption cannot be removed: there would be nothing to retrieve")
+    try:
+        store.remove([id])
+    except InputError as error:
+        raise Problem(404, f"there is no caption with the id {id}") from error
+    return [id]
+
+
+def _changed(service: Service, change: Callable[[MutableStore], list[int]]) -> tuple[list[int], bool]:
+    """Make a change, and write it to the pack's folder, where that was asked for; say whether it was.
+
+    A change that cannot be saved is not made. Where another process has changed the pack, it is made to what is there.
+    """
     folder = service.config.save_edits
     if folder is None:
-        return False
-    store.commit()
-    pack.refresh_card(folder, store)
-    return True
+        return change(_store(service)), False
+    with pack.changing(folder):
+        for attempt in (1, 2):
+            try:
+                ids = change(_store(service))
+                _store(service).commit()
+                pack.refresh_card(folder, _store(service))
+                return ids, True
+            except InputError:
+                raise
+            except (RecapError, OSError) as error:
+                logger.warning("a change of the datastore was not saved: %s", error)
+                service.engine.reload(folder)
+                if attempt == 2 or not isinstance(error, PackError):
+                    raise Problem(500, "the change could not be saved, and was not made; the log says why") from error
+    raise AssertionError("the second attempt returns or raises")
 
 
 def _store(service: Service) -> MutableStore:

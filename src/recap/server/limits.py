@@ -14,6 +14,9 @@ from recap.server.config import ServerConfig
 from recap.server.metrics import Metrics
 from recap.server.problems import Problem
 
+MAX_JSON = 256 * 1024
+"""Bytes of a body that is no form: a hundred captions of a thousand characters, and room to spare."""
+
 ACCOUNT = "recap.account"
 """Where a request's scope has its account of memory."""
 
@@ -79,16 +82,20 @@ class BodyLimits:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        length = Headers(scope=scope).get("content-length", "")
-        if length.isdigit() and int(length) > self._config.max_body:
-            await self._too_large().response()(scope, receive, send)
+        headers = Headers(scope=scope)
+        # pictures come in forms; anything else is parsed as a whole, in the loop that serves everybody
+        is_form = headers.get("content-type", "").lower().startswith("multipart/")
+        limit = self._config.max_body if is_form else min(self._config.max_body, MAX_JSON)
+        length = headers.get("content-length", "")
+        if length.isdigit() and int(length) > limit:
+            await _too_large(limit).response()(scope, receive, send)
             return
         body = _Body(receive, self._config.body_timeout)
 
         async def guarded() -> Message:
             message = await body.next()
-            if body.size > self._config.max_body:
-                raise self._too_large()
+            if body.size > limit:
+                raise _too_large(limit)
             account.take(len(message.get("body", b"")))
             return message
 
@@ -96,8 +103,9 @@ class BodyLimits:
             scope[ACCOUNT] = account
             await self.app(scope, guarded, send)
 
-    def _too_large(self) -> Problem:
-        return Problem(413, f"the request is over the limit of {self._config.max_body} bytes")
+
+def _too_large(limit: int) -> Problem:
+    return Problem(413, f"the request is over the limit of {limit} bytes")
 
 
 class _Body:

@@ -21,6 +21,9 @@ MEDIA_TYPE = "application/problem+json"
 CLIENT_GONE = 499
 """Nobody reads this status; it tells abandoned requests apart in the log and in the metrics."""
 
+MAX_ERRORS = 20
+"""So many are told."""
+
 logger = logging.getLogger("recap.server")
 
 
@@ -72,12 +75,13 @@ def renamed(error: Exception, old: str, new: str) -> ImageError:
 
 def validation_problem(error: RequestValidationError | ValidationError) -> Problem:
     """Return what is wrong with the fields of a request, never what was in them."""
+    found = error.errors()
     errors = [
         {"field": ".".join(map(str, item["loc"]))[:200] or "body", "detail": str(item["msg"])[:500]}
-        for item in error.errors()
+        for item in found[:MAX_ERRORS]
     ]
     first = errors[0]
-    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     return Problem(422, f"{first['field']}: {first['detail']}{more}", errors=errors)
 
 

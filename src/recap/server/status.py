@@ -52,9 +52,11 @@ def without_folders(name: str) -> str:
     return f"{kind}:{Path(place).name}" if colon and Path(place).is_absolute() else name
 
 
-@router.get("/healthz", tags=["status"])
-async def health() -> Health:
-    """Tell that the process is there."""
+@router.get("/healthz", tags=["status"], responses={500: {"description": "It has to be started again."}})
+async def health(service: Here) -> Health:
+    """Tell that the process is there and can work."""
+    if service.batcher.died:
+        raise Problem(500, "the worker has died; start the service again")
     return Health(status="ok", version=__version__)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from recap.captioner import ReCap
 from recap.errors import InputError
 from recap.metrics.clip import aligned_s, cosines, ref_aligned_s
+from recap.pack import read_own_datastore
 from recap.server.batching import Picture
 from recap.types import Caption, Evidence, Vectors
 
@@ -25,6 +27,13 @@ class Engine:
     def __init__(self, captioner: ReCap) -> None:
         self.captioner = captioner
         self._by_method: dict[str, ReCap] = {captioner.settings.method: captioner}
+
+    def reload(self, folder: Path) -> None:
+        """Take the captions of the pack in a folder anew; what was changed in memory only is gone."""
+        captioner = self.captioner
+        captioner.datastore = read_own_datastore(folder).centred_by(captioner.alignment.text_mean_)
+        captioner.__dict__.pop("_uncentred", None)
+        self._by_method = {captioner.settings.method: captioner}
 
     def configured(self, settings: Settings) -> ReCap:
         """Return the captioner with some settings of a request."""
