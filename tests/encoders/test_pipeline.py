@@ -70,7 +70,7 @@ def test_details_come_behind_the_vector_on_request_only(tmp_path: Path) -> None:
         assert isinstance(encoder, DetailedImageEncoder)
         assert whole.sight == "darkest"
         pictures = [flat(colour) for colour in COLOURS]
-        plain = encoder.encode_images(pictures)
+        plain = Shades().encode_images(pictures)
         rows = np.stack(list(whole.encode_each(pictures, details=True)))
         assert np.array_equal(rows[:, :3], plain)
         assert np.allclose(rows[:, 3:], np.array(COLOURS) / 255, atol=1e-6)

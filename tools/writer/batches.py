@@ -42,7 +42,7 @@ class Noise:
     hidden: float = 0.25
     """A few words are treated as if the vocabulary lacked them."""
     other_map: float = 0.15
-    """The vector is that of least squares instead of Procrustes."""
+    """The vector is that of another map."""
 
 
 @dataclass

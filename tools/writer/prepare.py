@@ -90,7 +90,7 @@ def prepare(data: Path, eyes: Path, tested: Path, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     encoder = load_encoder("builtin", cache=cache_dir() / "vectors.sqlite")
     alignment = LinearAlignment.load(packaged_file(pack.ALIGNMENT))
-    other = LinearAlignment.from_statistics(PairStatistics.load(packaged_file(pack.STATISTICS)), "ols")
+    other = LinearAlignment.from_statistics(PairStatistics.load(packaged_file(pack.STATISTICS)), "procrustes")
     texts = Texts()
     world = World(eyes, {int(number) for number in np.load(tested)})
     store = world.store(encoder, alignment, texts)

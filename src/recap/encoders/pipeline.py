@@ -148,12 +148,19 @@ class BatchedImageEncoder(ABC):
             key = None
             if self.cache is not None:
                 key = pictures.digest(content, name)
-                if known := self.cache.get(wanted.fingerprint, [key], wanted.width):
-                    return _Prepared(name, key, vector=known[key])
+                if (known := self._known(self.cache, key, wanted)) is not None:
+                    return _Prepared(name, key, vector=known)
             picture = pictures.decode_content(content, name, self.shorter_side)
             return _Prepared(name, key, pixels=self.preprocess(picture))
         except ImageError as error:
             return _Prepared(name, error=error)
+
+    def _known(self, cache: VectorCache, key: bytes, wanted: _Wanted) -> Vectors | None:
+        """Return what the cache has of a picture; a row with details serves where none are wanted."""
+        for way in dict.fromkeys((wanted, _Wanted.of(self, self.details > 0))):
+            if way.width >= wanted.width and (found := cache.get(way.fingerprint, [key], way.width)):
+                return found[key][: wanted.width]
+        return None
 
     def _finish(self, batch: list[_Prepared], wanted: _Wanted) -> Iterator[Vectors | ImageError]:
         """Run the network on what is left of a batch, keep the new vectors, and yield all results in order."""
