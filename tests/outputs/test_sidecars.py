@@ -55,3 +55,17 @@ def test_two_pictures_cannot_share_a_file():
         check_sidecars(["a.jpg", "a.png"])
     with pytest.raises(InputError, match="would be lost"):
         check_sidecars(["notes.txt"])
+
+
+@pytest.mark.parametrize("existing", ["keep", "append", "replace"])
+def test_links_and_folders_of_that_name_are_left_alone(tmp_path: Path, existing: Existing):
+    (tmp_path / "pictures" / "b.txt").mkdir(parents=True)
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    (tmp_path / "pictures" / "a.txt").symlink_to(precious)
+    sidecars = Sidecars(existing)
+    for name in ("a.png", "b.png", "c.png"):
+        sidecars.add(record(tmp_path / "pictures" / name, "a cat"))
+    assert precious.read_text() == "precious"
+    assert sidecars.kept == 2
+    assert (tmp_path / "pictures" / "c.txt").read_text() == "a cat\n"

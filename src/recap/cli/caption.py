@@ -21,6 +21,7 @@ from recap.cli.options import (
     output_options,
     pack_options,
     settings_options,
+    shown,
 )
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ class Printer:
         else:
             marked = record.unsure and sys.stdout.isatty()
             mark = click.style(f"\t? unsure, {record.caption['confidence']:.0%}", fg="yellow") if marked else ""
-            click.echo(f"{record.path}\t{record.text}{mark}")
+            click.echo(f"{record.path}\t{shown(record.text)}{mark}")
             if record.abstained:
                 click.echo(f"recap: {record.path}: withheld, only {record.caption['confidence']:.0%} sure", err=True)
 

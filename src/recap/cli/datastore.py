@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from recap.cli.options import shown
+
 if TYPE_CHECKING:
     from recap.datastore import DatastoreView, MutableStore
     from recap.datastore.base import Ids
@@ -64,7 +66,7 @@ def list_captions(pack: Path, limit: int | None, sources: bool, as_json: bool, *
         if as_json:
             click.echo(json.dumps(asdict(row), ensure_ascii=False))
         else:
-            click.echo(f"{row.id}\t{row.source}\t{row.image_id}\t{row.text}")
+            click.echo(shown(f"{row.id}\t{row.source}\t{row.image_id}\t{row.text}"))
 
 
 @datastore.command("add")
@@ -111,7 +113,7 @@ def remove_captions(pack: Path, dry_run: bool, compact: bool, **which: Any) -> N
         chosen = select(store, **which)
         if dry_run:
             for row in store.walk(chosen):
-                click.echo(f"{row.id}\t{row.source}\t{row.image_id}\t{row.text}")
+                click.echo(shown(f"{row.id}\t{row.source}\t{row.image_id}\t{row.text}"))
         count = len(chosen) if dry_run else remove(pack, chosen, compact=compact)
     click.echo(f"{pack}: {count:,} captions {'would be' if dry_run else 'were'} removed", err=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,14 @@ import click
 
 if TYPE_CHECKING:
     from recap.captioner import ReCap
+
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def shown(text: str) -> str:
+    """Return a text of strangers for a terminal: without the characters by which it could be commanded."""
+    return _CONTROL.sub("\ufffd", text)
 
 
 DEVICES = click.Choice(["cpu", "cuda", "mps"])

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import click
 
-from recap.cli.options import load_captioner, pack_options
+from recap.cli.options import load_captioner, pack_options, shown
 
 
 @click.command()
@@ -33,4 +33,4 @@ def retrieve(picture: str, pack: str, device: str, k: int, as_json: bool) -> Non
         if len(found) > 1:
             click.echo(f"# {name}")
         for item in items:
-            click.echo(f"{item.similarity:.3f}\t{item.text}\t{item.source}")
+            click.echo(f"{item.similarity:.3f}\t{shown(item.text)}\t{shown(item.source)}")

@@ -28,7 +28,7 @@ class Sidecars:
         self.prefix = prefix
         self.suffix = suffix
         self.kept = 0
-        """How many files with another text were left as they are."""
+        """How many files with another text, links and folders were left as they are."""
 
     def add(self, record: Record) -> None:
         """Write the file of one picture; where there is no caption, there is no file."""
@@ -36,6 +36,10 @@ class Sidecars:
             return
         line = f"{self.prefix}{record.text}{self.suffix}".replace("\n", " ")
         path = sidecar(record.path)
+        # a link may lead out of the folder, and a folder or a pipe is no text
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            self.kept += 1
+            return
         old = _read(path)
         if line.encode() in old.splitlines() and self.existing != "replace":
             return

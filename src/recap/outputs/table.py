@@ -11,10 +11,12 @@ from pathlib import Path
 from recap.files import atomic_write
 from recap.outputs.record import Record
 
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
 
 def write_csv(path: Path, records: Iterable[Record]) -> None:
     """Write a header and one row for each record; a file without records has the least of headers."""
-    rows = (record.flat() for record in records)
+    rows = ({name: _inert(value) for name, value in record.flat().items()} for record in records)
     first = next(rows, None)
     sample = {"path": "", "caption": ""} if first is None else first
     columns = [name for name, value in sample.items() if not isinstance(value, list | tuple | dict)]
@@ -26,3 +28,8 @@ def write_csv(path: Path, records: Iterable[Record]) -> None:
         table.writerows(chain([] if first is None else [first], rows))
         text.flush()
         text.detach()
+
+
+def _inert(value: object) -> object:
+    """Return a cell that no spreadsheet takes for a formula: texts that begin like one get an apostrophe before them."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA_STARTS) else value
