@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test test-lowest lint bench clean
 
 demo: .venv/core
 	$(BIN)/recap setup
@@ -13,6 +13,12 @@ test: .venv/all lint
 	$(BIN)/recap setup --large
 	-command -v npm > /dev/null && timeout 60 npm install --no-save --silent axe-core   # its test is skipped without it
 	$(BIN)/python -m pytest -n 2
+
+# the lowest versions that pyproject.toml allows; not part of every run
+test-lowest:
+	uv venv --clear .venv-lowest
+	uv pip install --python .venv-lowest --resolution lowest-direct --editable '.[serve,dev]'
+	.venv-lowest/bin/python -m pytest -n 2
 
 lint: .venv/all
 	$(BIN)/ruff check

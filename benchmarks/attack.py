@@ -11,6 +11,7 @@ is 1 if one hung, crashed, ended in a traceback or left a pack that does not ver
 from __future__ import annotations
 
 import argparse
+import importlib
 import multiprocessing
 import random
 import shutil
@@ -23,11 +24,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-
-from conftest import COLOURS, SAYINGS, make_encoder, paint
-from security.mutations import mutate_pack
-
 from recap import ReCap
 from recap.datasets import Sentence, find_images, read_pairs
 from recap.encoders import load_encoder
@@ -36,6 +32,9 @@ from recap.errors import ImageError, RecapError
 from recap.packs import captions
 from recap.packs.verify import verify
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+WORLD: Any = importlib.import_module("conftest")
+MUTATIONS: Any = importlib.import_module("security.mutations")
 SECONDS = 60
 HELD = ("fine", "refused")
 
@@ -66,11 +65,11 @@ def make_world(work: Path) -> Path:
     """Make pictures of one colour, an encoder for them, and a pack; return the folder of all three."""
     (work / "pairs").mkdir()
     (work / "encoder").mkdir()
-    make_encoder(work / "encoder", 4)
-    for colour, rgb in COLOURS.items():
+    WORLD.make_encoder(work / "encoder", 4)
+    for colour, rgb in WORLD.COLOURS.items():
         for number in range(3):
-            paint(work / "pairs" / f"{colour}{number}.png", rgb, number)
-            said = "\n".join(saying.format(colour) for saying in SAYINGS)
+            WORLD.paint(work / "pairs" / f"{colour}{number}.png", rgb, number)
+            said = "\n".join(saying.format(colour) for saying in WORLD.SAYINGS)
             (work / "pairs" / f"{colour}{number}.txt").write_text(said)
     encoder = load_encoder(f"onnx:{work / 'encoder'}")
     options: dict[str, Any] = {"source": "walls", "language_model": None, "keep_vectors": True}
@@ -81,7 +80,7 @@ def make_world(work: Path) -> Path:
 def attack_packs(world: Path, count: int, seed: int) -> Counter[str]:
     """Damage packs, and use them in children that can be killed when they hang."""
     counts: Counter[str] = Counter()
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")
     done, block = 0, 50
     while done < count:
         ours, theirs = context.Pipe(duplex=False)
@@ -115,7 +114,7 @@ def use_packs(world: Path, numbers: range, outcomes: Any) -> None:
     for number in numbers:
         folder = world / f"damaged{number}"
         shutil.copytree(world / "good", folder)
-        what = mutate_pack(folder, random.Random(number))
+        what = MUTATIONS.mutate_pack(folder, random.Random(number))
         try:
             list(verify(folder))
             ReCap.from_pretrained(folder).caption(picture)
