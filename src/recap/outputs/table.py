@@ -31,5 +31,5 @@ def write_csv(path: Path, records: Iterable[Record]) -> None:
 
 
 def _inert(value: object) -> object:
-    """Return a cell that no spreadsheet takes for a formula: texts that begin like one get an apostrophe before them."""
+    """Return a cell that no spreadsheet takes for a formula: a text that begins like one gets an apostrophe."""
     return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA_STARTS) else value
