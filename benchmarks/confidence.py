@@ -1,21 +1,19 @@
 """Whether confidence can be trusted: calibration and risk-coverage on Flickr8k-Expert and on recap's own captions.
 
-    python benchmarks/confidence.py DIR [--coco DIR] [--lm none] [--figures docs/images]
+    python benchmarks/confidence.py DIR --coco DIR --work DIR --tested FILE [--lm none] [--figures docs/images]
 
-DIR holds ``images/``, ``captions.token.txt``, ``dev.txt``, ``test.txt`` and ``expert_annotations.txt``; ``--coco``, by
-default the folder above, holds ``coco-vectors/`` and ``coco/karpathy_test_references.json``. Everything is fitted
-twice, each time with the experts' ratings of one half of the pictures, and measured on the other half. The table
-of own captions has no people in it: there the judge of ``recap.calibration`` says what is right, as fitted on the half
-that is not measured, and CIDEr-D is computed from the pictures' own captions. ECE is the expected calibration error
-over 10 bins of equally many captions, and beside it over 10 bins of equal width. Vectors are kept in the cache; a
-second run takes some minutes.
+DIR holds ``images/``, ``captions.token.txt``, ``dev.txt``, ``test.txt`` and ``expert_annotations.txt``; ``--coco`` is
+the folder of ``benchmarks/captions.py coco``; ``--work`` and ``--tested`` are as for ``tools/fit_confidence.py``.
+Everything is fitted twice, each time with the experts' ratings of one half of the pictures, and measured on the other
+half. The table of own captions has no people in it: there the judge of ``recap.calibration`` says what is right, as
+fitted on the half that is not measured, and CIDEr-D is computed from the pictures' own captions. ECE is the expected
+calibration error over 10 bins of equally many captions, and beside it over 10 bins of equal width. Vectors are kept
+in the cache; a second run takes some minutes.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,8 +29,10 @@ from recap.calibration import Judge, KnownPictures, Places, closeness_to_referen
 from recap.captioner import ReCap
 from recap.confidence import Calibration, Floats, calibration_error
 from recap.datasets import read_flickr8k
+from recap.datasets.coco import read_coco_captions
 from recap.datastore import Datastore
 from recap.encoders import load_encoder
+from recap.errors import ImageError
 from recap.metrics import cider_d
 from recap.selection import RULES
 from recap.types import Evidence
@@ -47,6 +47,7 @@ from fit_confidence import (
     flickr8k_pictures,
     own_sets,
 )
+from writer.prepare import World
 
 BINS = 10
 COCO_TESTED = 1000
@@ -85,20 +86,22 @@ def main() -> None:
     """Fit twice, print the tables, draw the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--coco", type=Path)
+    parser.add_argument("--coco", type=Path, required=True)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--tested", type=Path, required=True)
     parser.add_argument("--lm", default=LANGUAGE_MODEL, help="none for no language model")
     parser.add_argument("--figures", type=Path, help="draw into this folder")
     arguments = parser.parse_args()
-    folder, coco = arguments.folder, arguments.coco or arguments.folder.parent
+    folder: Path = arguments.folder
     captioner = builtin_captioner(arguments.lm)
     rated = experts(captioner, folder)
-    own = own_sets(captioner, folder, coco / "coco-vectors")
+    own = own_sets(captioner, folder, World(arguments.work, {int(number) for number in np.load(arguments.tested)}))
     fits, naive = fit_halves(captioner, rated, own), fit_halves(captioner, rated, [])
     people = by_people(captioner, folder, rated, fits)
     print_table("Flickr8k-Expert: right by the experts, pictures not fitted on", people)
     pictures = flickr8k_pictures(captioner, folder, "test")
     references = [list(pair.captions) for pair in read_flickr8k(folder, "test")]
-    tested, captions = coco_tested(captioner, coco)
+    tested, captions = coco_tested(captioner, arguments.coco)
     own_rows: list[Measured] = []
     for name, chosen in (("", fits), (ALONE, naive)):
         own_rows.append(own_captions(f"own captions, Flickr8k test{name}", captioner, pictures, references, chosen))
@@ -208,21 +211,12 @@ def own_pack(folder: Path, language_model: str, known: KnownPictures, references
 
 
 def coco_tested(captioner: ReCap, folder: Path) -> tuple[KnownPictures, list[list[str]]]:
-    """Return pictures of Karpathy's test split that have a vector, and their captions."""
-    captions: dict[int, list[str]] = {}
-    for item in json.loads((folder / "coco" / "karpathy_test_references.json").read_text(encoding="utf-8")):
-        number = re.search(r"_(\d+)\.", item["image"])
-        assert number is not None
-        captions[int(number[1])] = [" ".join(text.split()) for text in item["caption"]]
-    place = {image: row for row, image in enumerate(np.load(folder / "coco-vectors" / "ids.npy").tolist())}
-    tested = [image for image in np.load(folder / "coco-vectors" / "test_ids.npy").tolist() if image in captions]
-    tested = tested[:COCO_TESTED]
-    vectors = np.load(folder / "coco-vectors" / "tinyvit.npy", mmap_mode="r")[[place[image] for image in tested]]
-    images = vectors.astype(np.float32)
-    images /= np.linalg.norm(images, axis=1, keepdims=True)
-    texts = captioner.encoder.encode_texts([text for image in tested for text in captions[image]])
-    counts = tuple(len(captions[image]) for image in tested)
-    return KnownPictures(images, texts, counts), [captions[image] for image in tested]
+    """Return pictures of Karpathy's test split that are there, and their captions."""
+    there = {path.stem: path for path in (folder / "images").iterdir()}
+    pairs = [pair for pair in read_coco_captions(folder, "test") if pair.id in there][:COCO_TESTED]
+    images = [row for row in captioner.encode_each(there[pair.id] for pair in pairs) if not isinstance(row, ImageError)]
+    captions = [list(pair.captions) for pair in pairs]
+    return KnownPictures.of(captioner.encoder, [pair.id for pair in pairs], captions, np.stack(images)), captions
 
 
 def print_table(title: str, rows: Sequence[Measured]) -> None:

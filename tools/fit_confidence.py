@@ -163,7 +163,9 @@ def held_out_pictures(captioner: ReCap, world: World, kind: str) -> KnownPicture
     shown = world.shown([int(row) for row in rows[:PICTURES]])
     captions = [group[:1] if kind == "named" else group for group in shown.captions]
     images = np.concatenate([shown.vectors, shown.details.astype(np.float32)], axis=1)
-    return KnownPictures.of(captioner.encoder, list(shown.owners), captions, images)
+    # concepts belong to no picture: an empty name would keep them from being retrieved
+    owners = [owner or "elsewhere" for owner in shown.owners]
+    return KnownPictures.of(captioner.encoder, owners, captions, images)
 
 
 if __name__ == "__main__":
