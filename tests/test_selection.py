@@ -3,9 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recap.selection import VOUCHED, agreement, by_consensus, by_cosine, by_likelihood, doubts, is_degenerate
+from recap.selection import agreement, by_consensus, by_cosine, by_likelihood, is_degenerate
 from recap.types import Evidence
-from recap.words import COMMON_WORDS, same_word, words
 
 SENTENCES = st.lists(
     st.sampled_from(["a", "dog", "cat", "runs", "on", "the", "red", "grass"]), min_size=1, max_size=9
@@ -79,39 +78,6 @@ def test_cosine_is_the_cosine():
 )
 def test_degenerate(text: str, expected: bool):
     assert is_degenerate(text) is expected
-
-
-def reference_doubts(text: str, items: list[Evidence]) -> float:
-    """The formula, word by word."""
-    weights = {
-        row: np.exp((item.similarity - max(i.similarity for i in items)) / 0.1) for row, item in enumerate(items)
-    }
-    own = next((row for row, item in enumerate(items) if item.text == text), None)
-    weights.pop(own, None)
-    total = 0.0
-    for word in dict.fromkeys(w for w in words(text) if w not in COMMON_WORDS):
-        votes = sum(w for row, w in weights.items() if any(same_word(word, other) for other in words(items[row].text)))
-        total += max(0.0, 1 - votes / max(sum(weights.values()), 1e-12) / VOUCHED)
-    return total
-
-
-@given(
-    st.lists(SENTENCES, min_size=1, max_size=5),
-    st.lists(st.tuples(SENTENCES, st.floats(0, 1)), min_size=1, max_size=6),
-)
-def test_doubts_are_those_of_the_formula(texts: list[str], retrieved: list[tuple[str, float]]):
-    items = [Evidence(text, value) for text, value in retrieved]
-    texts = [*texts, items[0].text]
-    np.testing.assert_allclose(doubts(texts, items), [reference_doubts(text, items) for text in texts], atol=1e-9)
-
-
-def test_a_word_that_nobody_has_costs_its_draft_the_choice():
-    items = evidence("An airplane in the sky.", "A plane flies above clouds.", "A plane in the sky.")
-    texts = ["a plane in the sky", "a plane with a kite in the sky"]
-    np.testing.assert_allclose(doubts(texts, items), [0, 1])
-    scores = by_likelihood(texts, np.array([0.5, 0.52], np.float32), items, np.array([-6.0, -9.6]))
-    assert scores[0] > scores[1]
-    assert doubts(["a kite"], []).tolist() == [0]
 
 
 def test_likelihood_weighs_cosine_against_natural_words():

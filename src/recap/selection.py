@@ -4,8 +4,7 @@
 retrieved captions: each is somebody's description of a similar picture, and the sentence they agree with most is
 least likely to name something that is not there. They vote by the words and pairs of words they share with the
 candidate, those nearer to the image with more weight. ``likely`` weighs the aligned cosine against how natural a
-language model for captions finds the sentence, and against words that hardly any retrieved caption has: of much that
-fits the picture, what people would say and can be vouched for.
+language model for captions finds the sentence: of much that fits the picture, what people would say.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import numpy.typing as npt
 from threadpoolctl import ThreadpoolController
 
 from recap.types import Evidence, Vectors
-from recap.words import COMMON_WORDS, roots, words
+from recap.words import words
 
 Scores = npt.NDArray[np.float64]
 
@@ -33,12 +32,6 @@ LIKELIHOOD_WEIGHT = 0.2
 
 UNWRITTEN_LOGPROB = -2.0
 """The log-probability a word that retrieved captions are given: a draft this unlikely is not better than they are."""
-
-VOUCHED = 0.15
-"""A word that the retrieved captions with this share of the votes have is vouched for."""
-
-DOUBT_WEIGHT = 0.05
-"""How much aligned cosine a word costs that nobody vouches for."""
 
 LENGTH_TOLERANCE = 6.0
 """Two captions whose lengths differ by this many words agree exp(-1/2) times as much: CIDEr-D's sigma."""
@@ -64,54 +57,17 @@ def by_cosine(
 def by_likelihood(
     texts: Sequence[str], cosines: Vectors, evidence: Sequence[Evidence], logprobs: Scores | None = None
 ) -> Scores:
-    """Score candidates by their aligned cosine, the log-probability of a word of theirs, and what speaks for its words.
+    """Score candidates by their aligned cosine and the log-probability of a word of theirs.
 
-    ``logprobs`` are those of whole sentences, NaN for retrieved ones, which count as rather unlikely.
+    ``logprobs`` are those of whole sentences, NaN for retrieved ones, which count as rather unlikely; without any, the
+    cosine alone decides.
     """
-    scores = cosines - DOUBT_WEIGHT * doubts(texts, evidence)
     if logprobs is None:
-        return scores
+        return cosines.astype(np.float64)
     lengths = np.array([len(words(text)) + 1 for text in texts])
     natural = np.where(np.isnan(logprobs), UNWRITTEN_LOGPROB, logprobs / lengths)
-    return scores + LIKELIHOOD_WEIGHT * natural
-
-
-def doubts(texts: Sequence[str], evidence: Sequence[Evidence]) -> Scores:
-    """Return for each text how many of its words nobody vouches for; a word with half of the votes needed counts half.
-
-    A retrieved caption does not vouch for itself, and words that are in every sentence need no vouching. Where nothing
-    was retrieved there is nothing to hold words against.
-    """
-    if not evidence:
-        return np.zeros(len(texts))
-    weights = votes_of(evidence)
-    captions: dict[str, list[int]] = {}
-    for row, item in enumerate(evidence):
-        for root in frozenset[str]().union(*_meanings(item.text).values()):
-            captions.setdefault(root, []).append(row)
-    place = {item.text: row for row, item in reversed(list(enumerate(evidence)))}
-    found: list[float] = []
-    for text in texts:
-        own, total = place.get(text, -1), 0.0
-        others = weights.sum() - (weights[own] if own >= 0 else 0.0)
-        for options in _meanings(text).values():
-            rows = {row for root in options for row in captions.get(root, ()) if row != own}
-            share = weights[list(rows)].sum() / max(others, 1e-12)
-            total += max(0.0, 1 - share / VOUCHED)
-        found.append(total)
-    return np.array(found)
-
-
-def votes_of(evidence: Sequence[Evidence]) -> Scores:
-    """Return the weight of each retrieved caption's vote, the nearest having 1."""
-    similarities = np.array([item.similarity for item in evidence], dtype=np.float64)
-    weights: Scores = np.exp((similarities - similarities.max()) / VOTE_TEMPERATURE)
-    return weights
-
-
-def _meanings(text: str) -> dict[str, frozenset[str]]:
-    """Return the words that say something about a picture, each with what it may be without its ending."""
-    return {word: roots(word) for word in words(text) if word not in COMMON_WORDS}
+    scores: Scores = cosines + LIKELIHOOD_WEIGHT * natural
+    return scores
 
 
 def by_consensus(
@@ -119,7 +75,8 @@ def by_consensus(
 ) -> Scores:
     """Score candidates by the weighted agreement of the evidence with them, a caption's vote for itself left out."""
     voters = [item.text for item in evidence]
-    weights = votes_of(evidence)
+    similarities = np.array([item.similarity for item in evidence], dtype=np.float64)
+    weights = np.exp((similarities - similarities.max()) / VOTE_TEMPERATURE)
     votes = agreement(texts, voters)
     # one vote of its own, not all equal ones: a caption that several people wrote is all the better
     place = {text: index for index, text in reversed(list(enumerate(voters)))}
