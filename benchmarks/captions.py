@@ -49,18 +49,20 @@ CENTRAL = "most central"
 Way: TypeAlias = tuple[str, str, str]
 """Candidates, selection, map."""
 
+OWN = "the pack's"
+
 RETRIEVED = (
     ("retrieved", "cosine", "ols"),
-    ("retrieved", "cosine", "procrustes"),
-    ("retrieved", CENTRAL, "procrustes"),
-    ("retrieved", "consensus", "procrustes"),
+    ("retrieved", "cosine", OWN),
+    ("retrieved", CENTRAL, OWN),
+    ("retrieved", "consensus", OWN),
 )
 WRITTEN = (
-    ("lm", "cosine", "procrustes"),
-    ("lm", "consensus", "procrustes"),
-    ("both", "consensus", "procrustes"),
-    ("lm", "likely", "procrustes"),
-    ("both", "likely", "procrustes"),
+    ("lm", "cosine", OWN),
+    ("lm", "consensus", OWN),
+    ("both", "consensus", OWN),
+    ("lm", "likely", OWN),
+    ("both", "likely", OWN),
 )
 
 
@@ -175,7 +177,8 @@ def print_captions(
     assert isinstance(captioner.datastore, Datastore)
     stored = {words(item.text) for item in captioner.datastore}
     texts: list[str] = []
-    for candidates, selection, method in rows:
+    for candidates, selection, named in rows:
+        method = captioner.settings.method if named == OWN else named
         started = time.process_time()
         if selection == CENTRAL:
             texts = most_central(captioner.configured(method=method), vectors)
@@ -216,7 +219,7 @@ def print_recall(captioner: ReCap, vectors: Vectors, references: Sequence[Sequen
     table = Table(title=f"Recall in percent among the first {first:,} pictures")
     for column in ("map", "image to text R@1", "R@5", "R@10", "text to image R@1", "R@5", "R@10"):
         table.add_column(column)
-    for method in ("procrustes", "ols"):
+    for method in dict.fromkeys((captioner.settings.method, "procrustes", "ols")):
         alignment = captioner.configured(method=method).alignment
         similarity = alignment.transform(vectors[:first]) @ alignment.transform_texts(texts).T
         own = owners[None, :] == np.arange(len(similarity))[:, None]
