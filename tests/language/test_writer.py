@@ -14,7 +14,7 @@ import pytest
 from recap.errors import AssetError
 from recap.language import Decoding, load_language_model
 from recap.language.reading import BEGIN, END, LENGTH, PAD, SEQUENCES, SLOTS, SPECIAL, UNKNOWN, read
-from recap.language.writer import Style, WriterModel, choose
+from recap.language.writer import Style, WriterModel, _followers, choose
 from recap.types import Prompt
 from recap.words import words
 
@@ -22,6 +22,7 @@ torch = pytest.importorskip("torch")
 
 TOOLS = Path(__file__).parents[2] / "tools"
 WORDS = [*SPECIAL, "a", "dog", "cat", "runs", "on", "grass", "red", "ball", "the"]
+NUMBERS = {word: number for number, word in enumerate(WORDS)}
 CAPTIONS = ["A dog runs on the grass.", "A red ball on grass.", "The zorp runs.", "A dog and a cat."]
 GREEDY = Decoding(temperature=0, max_tokens=12)
 SAMPLED = Decoding(samples=4, temperature=1.0, top_p=1.0, max_tokens=12, seed=3)
@@ -118,6 +119,23 @@ def test_no_pair_of_words_is_said_twice(made: tuple[object, WriterModel]) -> Non
         pairs = list(pairwise(words(draft.text)))
         assert len(set(pairs)) == len(pairs)
         assert all(one != other for one, other in pairs)
+
+
+def test_cliches_are_not_completed(made: tuple[object, WriterModel], monkeypatch: pytest.MonkeyPatch) -> None:
+    _, exported = made
+    every = Decoding(samples=200, temperature=2.0, top_p=1.0)
+    said = {pair for draft in exported.write([prompt()], every)[0] for pair in pairwise(words(draft.text))}
+    assert ("a", "dog") in said
+    monkeypatch.setattr(exported, "_cliches", _followers(["on a dog", "the a dog", "a zorp cat"], NUMBERS))
+    triples = [
+        found
+        for draft in exported.write([prompt()], every)[0]
+        for said in [words(draft.text)]
+        for found in zip(said, said[1:], said[2:], strict=False)
+    ]
+    assert ("on", "a", "dog") not in triples
+    assert ("the", "a", "dog") not in triples
+    assert any(found[1:] == ("a", "dog") for found in triples)
 
 
 def test_a_word_doubled_in_a_caption_may_be_said_twice(made: tuple[object, WriterModel]) -> None:
