@@ -19,7 +19,6 @@ from recap import pack
 from recap.alignment import LinearAlignment, PairStatistics
 from recap.encoders import load_encoder
 from recap.fitting import empty_statistics
-from recap.types import Vectors
 
 BLOCK = 4096
 NAMED_CAPTIONS = 1
@@ -65,14 +64,8 @@ def world_statistics(work: Path, tested: set[int]) -> PairStatistics:
                 rows.append(row)
                 numbers += known
                 counts.append(len(known))
-        statistics.update(_unit(pictures[rows]), _unit(sentences[numbers]), counts=counts)
+        statistics.update(data.unit(pictures[rows]), data.unit(sentences[numbers]), counts=counts)
     return statistics
-
-
-def _unit(rows: Vectors) -> Vectors:
-    rows = np.asarray(rows, np.float32)
-    unit: Vectors = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    return unit
 
 
 if __name__ == "__main__":

@@ -133,7 +133,7 @@ class World:
         order = np.argsort(rows)
         details = np.empty((len(rows), self.details.shape[1]), np.float16)
         details[order] = self.details[np.asarray(rows)[order]]
-        return Shown(unit(self.vectors[rows]), details, [record.captions for record in records], owners)
+        return Shown(eyes_data.unit(self.vectors[rows]), details, [record.captions for record in records], owners)
 
     def store(self, encoder: Encoder, alignment: LinearAlignment, texts: Texts) -> Store:
         """Return the captions of COCO train2014 that have a vector, and the concepts."""
@@ -141,20 +141,13 @@ class World:
         chosen = choose_captions([(str(item["image_id"]), item["caption"]) for item in content["annotations"]], 0)
         known = [(image, text) for image, text in chosen if text in self.numbers and self.done[self.numbers[text]]]
         concepts = concept_sentences()
-        rows = unit(self.sentences[[self.numbers[text] for _, text in known]])
+        rows = eyes_data.unit(self.sentences[[self.numbers[text] for _, text in known]])
         rows = np.concatenate([rows, encoder.encode_texts(concepts)])
         said = [*(text for _, text in known), *concepts]
         owners = np.array([*(image for image, _ in known), *(["concept"] * len(concepts))])
         numbers = np.array([texts.add(text) for text in said], np.int32)
         print(f"{len(said):,} captions to retrieve from", flush=True)
         return Store(torch.from_numpy(alignment.transform_texts(rows)), owners, numbers)
-
-
-def unit(rows: npt.NDArray[np.float16]) -> Vectors:
-    """Return rows of float16 as float32 of unit length."""
-    wide = np.asarray(rows, np.float32)
-    scaled: Vectors = wide / np.linalg.norm(wide, axis=1, keepdims=True)
-    return scaled
 
 
 def _flickr8k(
