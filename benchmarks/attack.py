@@ -4,8 +4,8 @@
 
 FOLDER holds pictures to mutate. Packs are damaged one file at a time and then verified, loaded, captioned with, added
 to and saved; pictures are mutated and decoded apart; pairs of processes change one pack at once, and some are killed.
-Each attempt on a pack or a picture is made in a child with a limit on time. Prints how attempts ended; the exit
-code is 1 if one hung, crashed, ended in a traceback or left a pack that does not verify. No connection is opened.
+Each attempt on a pack or a picture is made in a child with a limit on time. Prints how many attempts ended how; the
+exit code is 1 if one hung, crashed, ended in a traceback or left a pack that does not verify. No connection is opened.
 """
 
 from __future__ import annotations
