@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import multiprocessing
 import random
 import shutil
@@ -29,6 +30,7 @@ from recap.datasets import Sentence, find_images, read_pairs
 from recap.encoders import load_encoder
 from recap.encoders.apart import ApartDecoder
 from recap.errors import ImageError, RecapError
+from recap.pack import read_own_datastore
 from recap.packs import captions
 from recap.packs.verify import verify
 
@@ -37,6 +39,8 @@ WORLD: Any = importlib.import_module("conftest")
 MUTATIONS: Any = importlib.import_module("security.mutations")
 SECONDS = 60
 HELD = ("fine", "refused")
+ADDED, UPDATED, FORGOTTEN = "a wall that nobody has seen", "this blue wall once more", "red0.png"
+"""What the writers add to a pack, and what they take out of it."""
 
 
 def main() -> None:
@@ -156,29 +160,44 @@ def attack_pictures(pictures: list[Path], count: int, seed: int) -> Counter[str]
 def attack_with_writers(world: Path, count: int, seed: int) -> Counter[str]:
     """Let two processes change one pack at once, and kill one of them now and then."""
     counts: Counter[str] = Counter()
-    (world / "more.txt").write_text("a wall that nobody has seen\n")
+    (world / "more.txt").write_text(f"{ADDED}\n")
+    pair = {"image": str(world / "pairs" / "blue0.png"), "caption": UPDATED}
+    (world / "more.jsonl").write_text(json.dumps(pair) + "\n")
     draws = random.Random(seed)
     shutil.copytree(world / "good", world / "other")
     for number in range(count):
         folder = world / f"shared{number}"
         shutil.copytree(world / "good", folder)
-        ways = [
-            ["fit", world / "pairs", "--update", folder, "--no-calibrate", "--source", "again"],
-            ["fit", "--update", folder, "--forget", "red0"],
-            ["datastore", "add", folder, world / "more.txt"],
-            ["pack", "merge", folder, world / "other", "--out", folder],
-        ]
-        running = [start(draws.choice(ways)) for _ in range(2)]
+        ways: dict[str, list[Any]] = {
+            "update": ["fit", world / "more.jsonl", "--update", folder, "--no-calibrate"],
+            "forget": ["fit", "--update", folder, "--forget", FORGOTTEN],
+            "add": ["datastore", "add", folder, world / "more.txt"],
+            "merge": ["pack", "merge", folder, world / "other", "--out", folder],
+        }
+        chosen = draws.choices(list(ways), k=2)
+        running = [start(ways[name]) for name in chosen]
         if draws.random() < 0.4:
             time.sleep(draws.uniform(0.5, 4))
             running[0].kill()
         codes = [process.wait(SECONDS * 5) for process in running]
-        problems = [check.problem for check in verify(folder) if check.problem]
-        if problems:
-            print(f"writers {number}: {codes}: {problems[0]}", file=sys.stderr)
-        counts["broken" if problems else "fine"] += 1
+        done = [name for name, code in zip(chosen, codes, strict=True) if code == 0]
+        wrong = [check.problem for check in verify(folder) if check.problem] or untrue(folder, chosen, done)
+        if wrong:
+            print(f"writers {number}: {chosen} {codes}: {wrong[0]}", file=sys.stderr)
+        counts["broken" if wrong else "fine"] += 1
         shutil.rmtree(folder)
     return counts
+
+
+def untrue(folder: Path, chosen: list[str], done: list[str]) -> list[str]:
+    """Return which of the commands that said all was well have left no trace."""
+    rows = list(read_own_datastore(folder))
+    texts = {row.text for row in rows}
+    wrong = [name for name, text in (("add", ADDED), ("update", UPDATED)) if name in done and text not in texts]
+    # the pack that is merged has the picture, too
+    if "forget" in done and "merge" not in chosen and any(row.image_id == FORGOTTEN for row in rows):
+        wrong.append("forget")
+    return [f"{name} exited with 0 and is not there" for name in wrong]
 
 
 def start(arguments: list[Any]) -> subprocess.Popen[bytes]:
