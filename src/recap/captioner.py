@@ -208,8 +208,7 @@ class ReCap:
     @property
     def selection(self) -> str:
         """The rule that chooses among candidates: the one asked for, or what suits them."""
-        writes = self.language_model is not None and self.settings.candidates != "retrieved"
-        suits = getattr(self.language_model, "selection", "consensus") if writes else "consensus"
+        suits = getattr(self.language_model, "selection", "consensus") if self._writes else "consensus"
         return self.settings.selection or suits
 
     def caption(self, image: ImageLike, **settings: Any) -> Caption:
@@ -384,8 +383,13 @@ class ReCap:
     @property
     def _looks(self) -> bool:
         """Whether the language model reads more of an image than its vector."""
-        writes = self.language_model is not None and self.settings.candidates != "retrieved"
-        return writes and bool(self.encoder.sight) and getattr(self.language_model, "sight", "") == self.encoder.sight
+        sight = self.encoder.sight
+        return self._writes and bool(sight) and getattr(self.language_model, "sight", "") == sight
+
+    @property
+    def _writes(self) -> bool:
+        """Whether the language model is asked at all."""
+        return self.language_model is not None and self.settings.candidates != "retrieved"
 
     def _split(self, rows: Vectors) -> tuple[Vectors, Vectors | None]:
         """Return the vectors of images, and the details behind them where there are some."""
