@@ -30,8 +30,8 @@ from recap.datasets import Sentence, find_images, read_pairs
 from recap.encoders import load_encoder
 from recap.encoders.apart import ApartDecoder
 from recap.errors import ImageError, RecapError
-from recap.pack import read_own_datastore
 from recap.packs import captions
+from recap.packs.folder import read_own_datastore
 from recap.packs.verify import verify
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))

@@ -29,10 +29,8 @@ from rich.console import Console
 from rich.table import Table
 from tqdm import tqdm
 
-from recap import pack
 from recap.alignment import LinearAlignment, PairStatistics
 from recap.assets import cache_dir
-from recap.builtin import CAPTIONS, LANGUAGE_MODEL, builtin_datastore, packaged_file
 from recap.captioner import ReCap
 from recap.datasets import read_flickr8k
 from recap.datasets.coco import read_coco_captions
@@ -42,8 +40,10 @@ from recap.errors import ImageError
 from recap.files import write_json
 from recap.language import Decoding, LanguageModel, load_language_model
 from recap.metrics import cider_d
+from recap.packs import folder as pack
+from recap.packs.builtin import CAPTIONS, LANGUAGE_MODEL, builtin_datastore, packaged_file
+from recap.text import words
 from recap.types import Draft, ImageLike, Prompt, Vectors
-from recap.words import words
 
 CENTRAL = "most central"
 Way: TypeAlias = tuple[str, str, str]

@@ -5,8 +5,8 @@
 DIR holds ``images/``, ``captions.token.txt``, ``dev.txt``, ``test.txt`` and ``expert_annotations.txt``; ``--coco`` is
 the folder of ``benchmarks/captions.py coco``; ``--work`` and ``--tested`` are as for ``tools/fit_confidence.py``.
 Everything is fitted twice, each time with the experts' ratings of one half of the pictures, and measured on the other
-half. The table of own captions has no people in it: there the judge of ``recap.calibration`` says what is right, as
-fitted on the half that is not measured, and CIDEr-D is computed from the pictures' own captions. ECE is the expected
+half. The table of own captions has no people in it: there the judge of ``recap.fitting.confidence`` says what is right,
+as fitted on the half that is not measured, and CIDEr-D is computed from the pictures' own captions. ECE is the expected
 calibration error over 10 bins of equally many captions, and beside it over 10 bins of equal width. Vectors are kept
 in the cache; a second run takes some minutes.
 """
@@ -24,8 +24,6 @@ from rich.console import Console
 from rich.table import Table
 
 from recap.assets import cache_dir
-from recap.builtin import LANGUAGE_MODEL
-from recap.calibration import Judge, KnownPictures, Places, closeness_to_references, fit_calibration, unit_of
 from recap.captioner import ReCap
 from recap.confidence import Calibration, Floats, calibration_error
 from recap.datasets import read_flickr8k
@@ -33,7 +31,9 @@ from recap.datasets.coco import read_coco_captions
 from recap.datastore import Datastore
 from recap.encoders import load_encoder
 from recap.errors import ImageError
+from recap.fitting.confidence import Judge, KnownPictures, Places, closeness_to_references, fit_calibration, unit_of
 from recap.metrics import cider_d
+from recap.packs.builtin import LANGUAGE_MODEL
 from recap.selection import RULES
 from recap.types import Evidence
 

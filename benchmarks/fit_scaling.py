@@ -22,9 +22,9 @@ from typing import NamedTuple
 import numpy as np
 
 from recap.alignment import LinearAlignment
-from recap.distributed.fitting import selected, statistics
-from recap.distributed.runners import runner
-from recap.distributed.shards import ROWS, Row, ShardFacts, Space, VectorFolder, shard_facts, write_shard
+from recap.parallel.fitting import selected, statistics
+from recap.parallel.runners import runner
+from recap.parallel.shards import ROWS, Row, ShardFacts, Space, VectorFolder, shard_facts, write_shard
 from recap.types import Vectors
 
 SHARD = 20 * ROWS

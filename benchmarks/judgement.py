@@ -24,7 +24,7 @@ from recap.assets import cache_dir
 from recap.datasets import read_flickr8k
 from recap.datasets.judgements import Judgements, read_judgements
 from recap.encoders import load_encoder
-from recap.fitting import encode_pairs
+from recap.fitting.fit import encode_pairs
 from recap.metrics.correlation import correlate_report, rater_tau
 from recap.metrics.evaluate import evaluate_judgements
 from recap.metrics.report import Report

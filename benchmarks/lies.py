@@ -23,7 +23,7 @@ from rich.table import Table
 
 from recap.datasets.captions import Matched, match, read_candidates, read_references
 from recap.metrics.chair import invented
-from recap.words import words
+from recap.text import words
 
 PHRASE = "sitting on top of"
 

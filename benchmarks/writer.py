@@ -17,9 +17,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from recap.builtin import builtin_datastore
 from recap.encoders import load_encoder
 from recap.language import Decoding, LanguageModel, PromptTemplate, load_language_model
+from recap.packs.builtin import builtin_datastore
 from recap.types import Prompt
 
 NEIGHBOURS = 100

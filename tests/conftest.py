@@ -14,8 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 
+from recap.text import surface_words
 from recap.types import Pair
-from recap.words import surface_words
 
 # how long an example takes says something about the machine, not about recap
 settings.register_profile("recap", deadline=None)
@@ -75,7 +75,7 @@ def make_encoder(folder: Path, image_dimension: int, words: Sequence[str] = WORD
     vectors = np.random.default_rng(0).standard_normal((len(words), text_dimension)).astype(np.float32)
     _save(folder / "text.onnx", [helper.make_node("Gather", ["weights", "input_ids"], ["output"])], names, vectors)
     tokenizer = Tokenizer(models.WordLevel({word: place for place, word in enumerate(words)}, unk_token="[UNK]"))
-    # scripts without spaces are cut into letters, as recap.words does
+    # scripts without spaces are cut into letters, as recap.text does
     letters = pre_tokenizers.Split(Regex("[\u3040-\u30ff\u3400-\u9fff]"), "isolated")
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([letters, pre_tokenizers.Whitespace()])

@@ -11,8 +11,6 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 from recap import ReCap
-from recap.builtin import packaged_file
-from recap.calibration import Judge, KnownPictures, calibration_or_warning, fit_calibration, own_rows
 from recap.captioner import Proposals
 from recap.confidence import (
     DEPTH,
@@ -27,8 +25,10 @@ from recap.confidence import (
 )
 from recap.datasets import PairFiles
 from recap.errors import InputError, PackError, RecapWarning
+from recap.fitting.confidence import Judge, KnownPictures, calibration_or_warning, fit_calibration, own_rows
 from recap.language import Decoding
-from recap.pack import CONFIDENCE
+from recap.packs.builtin import packaged_file
+from recap.packs.folder import CONFIDENCE
 from recap.selection import RULES, by_consensus
 from recap.types import Caption, Draft, Evidence, Pair, Prompt
 
@@ -198,7 +198,7 @@ def test_the_map_is_solved_without_the_pictures_it_is_tested_on(
         seen.append((twin.alignment, part))
         return own_rows(twin, part)
 
-    monkeypatch.setattr("recap.calibration.own_rows", note)
+    monkeypatch.setattr("recap.fitting.confidence.own_rows", note)
     fit_calibration(captioner, many)
     assert len(seen) == 5
     assert sorted(name for _, part in seen for name in part.ids) == sorted(pair.id for pair in many)

@@ -15,10 +15,10 @@ import numpy as np
 from eyes import data
 
 import recap
-from recap import pack
 from recap.alignment import LinearAlignment, PairStatistics
 from recap.encoders import load_encoder
-from recap.fitting import empty_statistics
+from recap.fitting.fit import empty_statistics
+from recap.packs import folder as pack
 
 BLOCK = 4096
 NAMED_CAPTIONS = 1

@@ -21,11 +21,8 @@ import numpy.typing as npt
 from writer.prepare import World
 
 import recap
-from recap import pack
 from recap.alignment import LinearAlignment, PairStatistics
 from recap.assets import cache_dir
-from recap.builtin import LANGUAGE_MODEL, builtin_datastore, packaged_file
-from recap.calibration import Judge, KnownPictures, Places, closeness_to_references, given_rows, own_rows, unit_of
 from recap.captioner import ReCap
 from recap.confidence import Calibration, Floats
 from recap.datasets import read_flickr8k
@@ -33,6 +30,17 @@ from recap.datasets.judgements import Judgements, read_judgements
 from recap.encoders import load_encoder
 from recap.errors import ImageError
 from recap.files import write_json
+from recap.fitting.confidence import (
+    Judge,
+    KnownPictures,
+    Places,
+    closeness_to_references,
+    given_rows,
+    own_rows,
+    unit_of,
+)
+from recap.packs import folder as pack
+from recap.packs.builtin import LANGUAGE_MODEL, builtin_datastore, packaged_file
 
 RIGHT = 3
 """Who gives at least this calls a caption right: 4 is without errors, 3 with minor ones, 2 is related, 1 is not."""

@@ -16,23 +16,24 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from recap import pack, updating
 from recap.alignment import LinearAlignment, PairStatistics
 from recap.confidence import Calibration
 from recap.datastore import CaptionStore, MutableStore
 from recap.encoders import Encoder, load_encoder
 from recap.errors import EncoderMismatchError, ImageError, InputError
-from recap.fitting import EncodedPairs, Pairs, encode_pairs, worked_examples
-from recap.intake import FitReport
+from recap.fitting import update as updating
+from recap.fitting.fit import EncodedPairs, Pairs, encode_pairs, worked_examples
+from recap.fitting.pairs import FitReport
 from recap.language import LanguageModel, PromptTemplate, PromptTooLongError, load_language_model
+from recap.packs import folder as pack
 from recap.packs.about import About
-from recap.packs.pictures import Pictures
+from recap.packs.register import Pictures
 from recap.selection import RULES, Scores, is_degenerate
 from recap.settings import Settings
 from recap.types import Candidate, Caption, Draft, Evidence, ImageLike, Prompt, Vectors
 
 if TYPE_CHECKING:
-    from recap.tuning import Trial
+    from recap.fitting.tuning import Trial
 
 KEPT_CANDIDATES = 10
 """So many of the best candidates are reported with a caption."""
@@ -124,8 +125,8 @@ class ReCap:
             device: ``cpu``, ``cuda`` or ``mps``.
             source: a name for these captions in the datastore.
             validation: a share of the pictures, or other pairs, to measure with; they are not fitted.
-            tune: whether to choose settings on the validation pictures (see ``recap.tuning``); or what is to be told of
-                each trial.
+            tune: whether to choose settings on the validation pictures (see ``recap.fitting.tuning``); or what is to be
+                told of each trial.
             keep_vectors: whether the pack keeps image vectors, so that ``forget`` needs nothing but names.
             about: author, licence and description for the card.
             progress: whether to show a bar.
@@ -147,7 +148,7 @@ class ReCap:
         fitted = cls.from_encoded(encoded, loaded, language_model=model, settings=chosen, about=about, device=device)
         if validation is None and not tune:
             return fitted
-        from recap.tuning import judged
+        from recap.fitting.tuning import judged
 
         return judged(fitted, encoded.validation, tune=tune)
 

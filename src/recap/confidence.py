@@ -2,7 +2,7 @@
 
 A logistic regression on five numbers that every caption has, whoever wrote it: how well it fits the image, how well
 the nearest retrieved caption does, how much the retrieved captions agree with it, how much they agree with each
-other, and how quickly they fall off. What "right" means comes from people; see ``recap.calibration``, which fits it.
+other, and how quickly they fall off. What "right" means comes from people; see ``recap.fitting.confidence``.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def check_minimum(minimum: float, calibration: Calibration | None, method: str) 
     if calibration is None:
         raise InputError(
             "this pack has no calibration, so its captions have no confidence to hold against a minimum: fit it again "
-            "on 20 pictures or more, or calibrate it with recap.calibration.fit_calibration"
+            "on 20 pictures or more, or calibrate it with recap.fitting.confidence.fit_calibration"
         )
     if calibration.method != method:
         raise InputError(

@@ -19,13 +19,10 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import ThreadpoolController
 
-from recap.types import Evidence, Vectors
-from recap.words import words
+from recap.text import words
+from recap.types import VOTE_TEMPERATURE, Evidence, Vectors
 
 Scores = npt.NDArray[np.float64]
-
-VOTE_TEMPERATURE = 0.1
-"""A caption this much less similar to the image than the nearest one has 1/e of its vote."""
 
 LIKELIHOOD_WEIGHT = 0.2
 """How much aligned cosine one unit of log-probability a word is worth."""

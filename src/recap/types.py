@@ -21,6 +21,9 @@ ImageLike: TypeAlias = "str | Path | bytes | Image"
 
 Origin = Literal["lm", "retrieved"]
 
+VOTE_TEMPERATURE = 0.1
+"""A caption this much less similar to the image than the nearest one has 1/e of its vote."""
+
 UNSURE_BELOW = 0.5
 """A caption whose confidence is less is more likely wrong than right: it is marked, and kept out of alt texts."""
 

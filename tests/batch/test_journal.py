@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recap.batch import open_journal
+from recap.batch import FileFacts, Record, open_journal
 from recap.errors import InputError
-from recap.outputs import FileFacts, Record
 
 MADE_BY = {"recap": "1", "pack": "p", "encoder": "e", "language_model": "none", "settings": "abc"}
 

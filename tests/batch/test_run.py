@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from recap.batch import Summary, caption_files, open_output, provenance
+from recap.batch import Record, Sink, Summary, caption_files, open_output, provenance
 from recap.captioner import ReCap
-from recap.outputs import Record, Sink
 
 
 @pytest.fixture

@@ -14,13 +14,13 @@ import pytest
 from click.testing import CliRunner, Result
 from PIL import Image
 
+from recap.batch import FileFacts, Record
+from recap.batch.metadata import read_description
 from recap.captioner import ReCap
 from recap.cli.caption import Printer
 from recap.cli.main import cli
 from recap.confidence import Calibration
 from recap.errors import InputError
-from recap.outputs import FileFacts, Record
-from recap.outputs.metadata import read_description
 from recap.types import Caption, Pair
 
 COSINE_ONLY = (6.0, 0.0, 0.0, 0.0, 0.0)

@@ -22,10 +22,10 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
+from recap.batch.metadata import read_description
 from recap.captioner import ReCap
 from recap.cli.main import cli
 from recap.errors import RecapError
-from recap.outputs.metadata import read_description
 from recap.types import Pair
 
 

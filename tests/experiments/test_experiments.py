@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from recap.augmentation import Round
 from recap.captioner import ReCap
 from recap.cli.experiment import experiment
 from recap.datasets.vectors import write_vectors
@@ -24,6 +23,7 @@ from recap.experiments import EXPERIMENTS, Setup, run_experiment
 from recap.experiments.dal import draw_examples
 from recap.experiments.data import Bench, Split
 from recap.experiments.modality_gap import PROJECTIONS, gap
+from recap.fitting.augmentation import Round
 from recap.language import Decoding
 from recap.language.writer import WriterModel
 from recap.metrics import aclip_s, cider_d

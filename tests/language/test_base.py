@@ -32,7 +32,7 @@ def test_a_missing_package_names_its_extra(spec: str, package: str, extra: str, 
 
 
 def test_the_list_says_what_is_missing(monkeypatch: Any) -> None:
-    monkeypatch.setattr("recap.language.find_spec", lambda name: None if name == "ctranslate2" else object())
+    monkeypatch.setattr("recap.language.registry.find_spec", lambda name: None if name == "ctranslate2" else object())
     models = {info.name.split(":")[0]: info for info in list_language_models()}
     assert models["smollm2"] == LanguageModelInfo("smollm2", models["smollm2"].what, "Apache-2.0", None)
     assert models["hf"].missing_extra is None

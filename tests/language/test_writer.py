@@ -15,8 +15,8 @@ from recap.errors import AssetError
 from recap.language import Decoding, load_language_model
 from recap.language.reading import BEGIN, END, LENGTH, PAD, SEQUENCES, SLOTS, SPECIAL, UNKNOWN, read
 from recap.language.writer import Style, WriterModel, _followers, choose
+from recap.text import words
 from recap.types import Prompt
-from recap.words import words
 
 torch = pytest.importorskip("torch")
 

@@ -100,7 +100,7 @@ def test_dedupe(folder: Path, encoder: Encoder):
 ADDING = """
 import sys
 from pathlib import Path
-from recap import pack
+from recap.packs import folder as pack
 from recap.datasets import Sentence
 from recap.packs.captions import add, remove
 from recap.datastore import Datastore

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from recap import ReCap, pack
+from recap import ReCap
 from recap.alignment import PairStatistics
 from recap.errors import PackError
 from recap.packs import captions
+from recap.packs import folder as pack
 from recap.packs.locking import changing_pack
 from recap.packs.verify import verify
 from recap.types import Pair

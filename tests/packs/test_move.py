@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from recap import ReCap, pack
+from recap import ReCap
 from recap.alignment import LinearAlignment
 from recap.cli.main import cli
 from recap.datastore import Datastore, DiskStore, diskstore
 from recap.datastore.milvus import MilvusStore
 from recap.errors import InputError, PackError
 from recap.files import sealed, write_json
+from recap.packs import folder as pack
 from recap.packs.captions import move, remove
 from recap.packs.hub import push
 from recap.packs.verify import verify

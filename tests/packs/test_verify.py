@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recap import ReCap, pack
+from recap import ReCap
 from recap.datastore import Datastore
+from recap.packs import folder as pack
 from recap.packs.verify import verify
 from recap.types import Pair
 

@@ -16,13 +16,14 @@ import pyarrow.parquet
 import pytest
 from security.mutations import mutate_pack
 
-from recap import ReCap, pack
+from recap import ReCap
 from recap.datasets import Sentence
 from recap.encoders import Encoder
 from recap.errors import PackError, RecapError
 from recap.files import file_sha256
 from recap.packs import captions
-from recap.packs.pictures import Pictures
+from recap.packs import folder as pack
+from recap.packs.register import Pictures
 from recap.packs.verify import verify
 from recap.types import Pair
 

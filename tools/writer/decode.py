@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from recap.language.reading import BEGIN, END, PAD, UNKNOWN
-from recap.words import join_words
+from recap.text import join_words
 from writer.batches import Batch, Corpus
 from writer.model import LONGEST, Writer
 

@@ -19,16 +19,16 @@ import numpy.typing as npt
 import torch
 from eyes import data as eyes_data
 
-from recap import pack
 from recap.alignment import LinearAlignment, PairStatistics
 from recap.assets import cache_dir, fetch
-from recap.builtin import choose_captions, concept_sentences, packaged_file
 from recap.datasets import read_flickr8k
 from recap.encoders import Encoder, load_encoder
 from recap.errors import ImageError
 from recap.language.reading import SPECIAL, VOTERS
+from recap.packs import folder as pack
+from recap.packs.builtin import choose_captions, concept_sentences, packaged_file
+from recap.text import words
 from recap.types import Pair, Vectors
-from recap.words import words
 
 MINIMUM = 8
 """A word must occur so often in the captions to be in the vocabulary."""

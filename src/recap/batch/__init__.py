@@ -1,11 +1,32 @@
-"""Many files: captioned in stages that overlap, kept in a journal, resumed where a run was killed."""
+"""Many files: captioned in stages that overlap, kept in a journal, resumed where a run was killed.
+
+Captions leave in the formats other tools read: json lines, csv, Parquet, COCO results, ``.txt`` files beside pictures,
+the metadata of the pictures, or one page that shows what each caption rests on.
+"""
 
 from __future__ import annotations
 
 from recap.batch.failures import FailureList
+from recap.batch.formats import FORMATS, Sink, check_paths, format_of, write_records
 from recap.batch.journal import Journal, open_journal
 from recap.batch.output import open_output
 from recap.batch.provenance import provenance
+from recap.batch.record import FileFacts, Record
 from recap.batch.run import Summary, caption_files
 
-__all__ = ["FailureList", "Journal", "Summary", "caption_files", "open_journal", "open_output", "provenance"]
+__all__ = [
+    "FORMATS",
+    "FailureList",
+    "FileFacts",
+    "Journal",
+    "Record",
+    "Sink",
+    "Summary",
+    "caption_files",
+    "check_paths",
+    "format_of",
+    "open_journal",
+    "open_output",
+    "provenance",
+    "write_records",
+]

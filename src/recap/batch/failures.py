@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import BinaryIO
 
+from recap.batch.record import json_line
 from recap.errors import InputError
-from recap.outputs.record import json_line
 
 
 class FailureList:

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from recap.batch.record import Record, json_line
 from recap.errors import InputError
 from recap.files import atomic_write
-from recap.outputs.record import Record, json_line
 
 SYNC_SECONDS = 2.0
 """Lines are brought to the disk in groups, at least this often while lines come."""

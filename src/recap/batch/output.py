@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from recap.batch.formats import write_records
 from recap.batch.journal import Journal, open_journal
 from recap.errors import InputError
-from recap.outputs.base import write_records
 
 
 @contextmanager
@@ -17,7 +17,7 @@ def open_output(out: Path, kind: str, generated_by: Mapping[str, str], *, restar
 
     Args:
         out: the output. ``jsonl`` is itself the journal, any other format has it beside it, as ``OUT.journal``.
-        kind: one of ``recap.outputs.FORMATS``.
+        kind: one of ``recap.batch.FORMATS``.
         generated_by: the marks of the captions, as ``provenance`` returns them.
         restart: whether to begin anew, whatever is there.
     """

@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recap.batch.channel import BrokenChannelError, Channel, Waits
+from recap.batch.record import FileFacts
 from recap.captioner import BATCH
-from recap.encoders.pipeline import cores
+from recap.encoders.network import cores
 from recap.errors import ImageError
-from recap.outputs.record import FileFacts
 from recap.types import Caption, Vectors
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
+from recap.batch.formats import Sink
 from recap.batch.journal import Journal
 from recap.batch.pipeline import CaptionFile, Item, Pipeline, file_facts
+from recap.batch.record import Record
 from recap.confidence import check_minimum, withheld_below
 from recap.errors import ImageError
-from recap.outputs.base import Sink
-from recap.outputs.record import Record
 from recap.types import Caption
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import click
 from recap.cli.options import confidence_option, load_captioner, pack_options
 
 if TYPE_CHECKING:
-    from recap.alt import FilledPage
+    from recap.alt.fill import FilledPage
 
 
 @click.command()
@@ -53,7 +53,7 @@ def alt(
         raise click.UsageError("several pages go with --in-place only")
     if as_json and not (out or in_place):
         raise click.UsageError("--json goes with --out or --in-place, since the page itself goes to standard output")
-    from recap.alt import fill
+    from recap.alt.fill import fill
     from recap.confidence import check_minimum
     from recap.files import atomic_write
 

@@ -10,7 +10,7 @@ import click
 from recap.cli.options import DEVICES
 
 if TYPE_CHECKING:
-    from recap.augmentation import Round
+    from recap.fitting.augmentation import Round
 
 METRICS = click.Choice(["refaclip-s", "aclip-s", "cider-d", "spice"])
 
@@ -55,11 +55,11 @@ def augment(pack: str, pairs: str, out: Path, state: Path | None, **given: Any) 
     when the same command is given again.
     """
     from recap.assets import cache_dir
-    from recap.augmentation import augment_pairs
     from recap.captioner import ReCap
     from recap.cli.fit import validation_pairs
     from recap.datasets import PairFiles
-    from recap.pack import check_target
+    from recap.fitting.augmentation import augment_pairs
+    from recap.packs.folder import check_target
 
     check_target(out)
     images, splits = given.pop("images"), given.pop("splits") or None

@@ -25,12 +25,11 @@ from recap.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from recap.batch import Summary
+    from recap.batch import Record, Sink, Summary
     from recap.batch.pipeline import CaptionFile
+    from recap.batch.report import HtmlReport
     from recap.captioner import ReCap
-    from recap.distributed.parts import Part
-    from recap.outputs import Record, Sink
-    from recap.report import HtmlReport
+    from recap.parallel.parts import Part
     from recap.types import Caption
 
 
@@ -66,14 +65,14 @@ class Target:
 
     def sinks(self, paths: Sequence[str]) -> list[Sink]:
         """Return what takes each caption as it comes."""
-        from recap.outputs.sidecars import Sidecars, check_sidecars
+        from recap.batch.sidecars import Sidecars, check_sidecars
 
         sinks: list[Sink] = [] if self.out else [Printer(as_json=self.as_json, explain=self.explain)]
         if self.sidecars:
             check_sidecars(paths)
             sinks.append(Sidecars(self.existing or "keep", prefix=self.prefix or "", suffix=self.suffix or ""))
         if self.metadata:
-            from recap.outputs.pages import DescriptionSink
+            from recap.batch.pages import DescriptionSink
 
             sinks.append(DescriptionSink(keep_original=self.keep_originals))
         return sinks
@@ -164,7 +163,7 @@ def caption(
     target.check()
     if workers:
         os.environ["OMP_NUM_THREADS"] = str(workers)  # before the libraries that read it are loaded
-    from recap.distributed.captioning import check_pack, split_inputs
+    from recap.parallel.captioning import check_pack, split_inputs
 
     if ray is not None:
         check_pack(pack)
@@ -197,8 +196,7 @@ def _caption(
     videos: Mapping[str, CaptionFile],
     run: Callable[..., Summary] | None,
 ) -> Summary:
-    from recap.batch import caption_files, open_output, provenance
-    from recap.outputs import check_paths, format_of
+    from recap.batch import caption_files, check_paths, format_of, open_output, provenance
 
     sinks = target.sinks(paths)
     kind = target.kind or (format_of(target.out) if target.out else "")
@@ -245,10 +243,10 @@ def _in_parts(
     ray: str | None, elsewhere: list[Part], pack: str, device: str, language_model: str | None, changes: dict[str, Any]
 ) -> Callable[..., Summary]:
     """Return what captions on a cluster, or what lies elsewhere on this machine."""
-    from recap.distributed import storage
-    from recap.distributed.captioning import Captioning, CaptionInParts
-    from recap.distributed.runners import runner
-    from recap.pack import BUILTIN
+    from recap.packs.folder import BUILTIN
+    from recap.parallel import storage
+    from recap.parallel.captioning import Captioning, CaptionInParts
+    from recap.parallel.runners import runner
 
     place = storage.absolute(pack) if Path(pack).is_dir() and pack != BUILTIN else pack
     return CaptionInParts(Captioning(place, device, language_model, changes), runner(ray), elsewhere)
@@ -257,7 +255,7 @@ def _in_parts(
 def _opened_report(target: Target, stack: ExitStack) -> HtmlReport | None:
     if target.html is None:
         return None
-    from recap.report import HtmlReport
+    from recap.batch.report import HtmlReport
 
     return stack.enter_context(HtmlReport(target.html))
 
@@ -265,15 +263,15 @@ def _opened_report(target: Target, stack: ExitStack) -> HtmlReport | None:
 def _page(report: HtmlReport | None) -> list[Sink]:
     if report is None:
         return []
-    from recap.outputs.pages import ReportSink
+    from recap.batch.pages import ReportSink
 
     return [ReportSink(report)]
 
 
 def _videos(captioner: ReCap, frames: int, scenes: bool) -> dict[str, CaptionFile]:
     """Return for the suffixes of videos what captions them."""
+    from recap.encoders.video import VIDEO_SUFFIXES, read_frames
     from recap.errors import ImageError, MissingExtraError
-    from recap.video import VIDEO_SUFFIXES, read_frames
 
     def caption_video(path: Path) -> Caption:
         try:
@@ -286,7 +284,7 @@ def _videos(captioner: ReCap, frames: int, scenes: bool) -> dict[str, CaptionFil
 
 def _report_descriptions(sinks: Sequence[Sink]) -> None:
     """Say which pictures did not take a caption into their metadata."""
-    from recap.outputs.pages import DescriptionSink
+    from recap.batch.pages import DescriptionSink
 
     for sink in sinks:
         if isinstance(sink, DescriptionSink):

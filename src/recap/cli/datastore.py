@@ -82,8 +82,8 @@ def add_captions(pack: Path, captions: str, source: str, synthetic: bool) -> Non
     """
     from recap.assets import cache_dir
     from recap.datasets import read_sentences
-    from recap.pack import read_encoder
     from recap.packs.captions import add
+    from recap.packs.folder import read_encoder
 
     sentences = read_sentences(captions)
     encoder = read_encoder(pack, cache=cache_dir() / "vectors.sqlite")
@@ -102,8 +102,8 @@ def remove_captions(pack: Path, dry_run: bool, compact: bool, **which: Any) -> N
 
     The map still knows the pairs they came from: recap fit --update PACK --forget takes them out of that too.
     """
-    from recap.pack import changing
     from recap.packs.captions import remove
+    from recap.packs.folder import changing
 
     if not any(value not in (None, ()) for value in which.values()):
         raise click.UsageError("say which: --id, --source, --image, --match, --synthetic or --human")
@@ -143,8 +143,8 @@ def move(pack: Path, where: str) -> None:
     WHERE is flat, half or approximate (searched in memory), disk (in the pack, for more captions than fit into memory),
     or the address of a database: milvus:./captions.db, or milvus:http://host:19530?collection=NAME.
     """
-    from recap.pack import read_config, read_datastore
     from recap.packs.captions import move as moved
+    from recap.packs.folder import read_config, read_datastore
 
     before = read_config(pack).get("datastore")
     moved(pack, where)
@@ -158,7 +158,7 @@ def move(pack: Path, where: str) -> None:
 
 def load(pack: Path) -> MutableStore | DatastoreView:
     """Load the datastore of a pack, and nothing else of it."""
-    from recap.pack import read_datastore
+    from recap.packs.folder import read_datastore
 
     return read_datastore(pack)
 

@@ -43,7 +43,7 @@ def _address(context: click.Context, option: click.Parameter, given: str | None)
 
 def _said(source: str, images: str | None, splits: tuple[str, ...]) -> str:
     """Return what an input is known by, for the folder of its vectors and for messages."""
-    from recap.distributed import storage
+    from recap.parallel import storage
 
     where = [f"--images {storage.absolute(images)}"] if images else []
     return " ".join([storage.absolute(source), *where, *(f"--split {name}" for name in sorted(splits))])
@@ -77,10 +77,10 @@ def embed(
     command again goes on where it was stopped. recap fit takes the folder in place of the pairs.
     """
     from recap.assets import cache_dir
-    from recap.distributed.embedding import embed as embed_parts
-    from recap.distributed.parts import find_parts
-    from recap.distributed.runners import runner
     from recap.encoders import load_encoder
+    from recap.parallel.embedding import embed as embed_parts
+    from recap.parallel.parts import find_parts
+    from recap.parallel.runners import runner
 
     started = time.perf_counter()
     parts = find_parts(source, images=images, splits=splits or None, out=out)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recap.attribution import Attribution, attribute
+from recap.text import Attribution, attribute
 from recap.types import Caption
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def _marked(text: str, words: Sequence[str], style: str) -> Text:
     """Return a retrieved caption with the words marked that the caption owes to it."""
     from rich.text import Text
 
-    from recap.words import same_word, surface_words
+    from recap.text import same_word, surface_words
 
     line, done = Text(), 0
     for word in surface_words(text):

@@ -18,16 +18,16 @@ from recap.cli.options import DEVICES
 if TYPE_CHECKING:
     from recap.captioner import ReCap
     from recap.datasets import PairFiles
-    from recap.intake import FitReport
+    from recap.fitting.pairs import FitReport
+    from recap.fitting.tuning import Trial
     from recap.packs.captions import MakeStore
-    from recap.tuning import Trial
 
 SHOWN = 10
 """So many of each kind of trouble are listed; --report has all."""
 
 
 def _folder_or_url(context: click.Context, option: click.Parameter, given: str | None) -> str | None:
-    from recap.distributed import storage
+    from recap.parallel import storage
 
     if given is not None and not storage.is_url(given) and not Path(given).is_dir():
         raise click.BadParameter(f"{given!r} is neither a folder nor a URL")
@@ -71,8 +71,8 @@ def fit(pairs: str | None, out: Path | None, update: str | None, forget: str | N
     and their captions are taken out, as if they had never been there; unless the pack keeps vectors, PAIRS has to hold
     these pictures once more.
     """
-    from recap.pack import changing, check_target
     from recap.packs.captions import check_place, staging
+    from recap.packs.folder import changing, check_target
 
     if forget and not update:
         raise click.UsageError("--forget goes with --update PACK")
@@ -128,9 +128,9 @@ def start(
     from recap.assets import cache_dir
     from recap.captioner import ReCap
     from recap.datasets import PairFiles
-    from recap.distributed.whole import fit_in_parts, is_for_parts
     from recap.encoders import load_encoder
     from recap.packs.about import About
+    from recap.parallel.whole import fit_in_parts, is_for_parts
 
     apart = validation_pairs(validation or ("0.1" if tune else None), pairs, images)
     options: dict[str, Any] = {
@@ -190,8 +190,8 @@ def extend(
 
 def fit_confidence(captioner: ReCap, pairs: str, images: str | None, splits: tuple[str, ...]) -> None:
     """Fit the confidence of captions on some of the pairs."""
-    from recap.calibration import calibration_or_warning
     from recap.datasets import PairFiles
+    from recap.fitting.confidence import calibration_or_warning
 
     # pairs can be gone through only once
     known = PairFiles(pairs, images=images, splits=splits or None)
@@ -283,8 +283,8 @@ def show(trial: Trial) -> None:
 def finish(captioner: ReCap, target: Path, report: Path | None, started: float, datastore: str | None = None) -> None:
     """Save the pack, say what it is and what was wrong with the pairs; exit with 1 when some were broken."""
     from recap.datastore import DiskArguments, DiskStore
-    from recap.distributed.whole import vectors_beside
     from recap.packs.captions import move
+    from recap.parallel.whole import vectors_beside
 
     captioner.save_pretrained(target)
     if datastore is not None and not (datastore == DiskArguments.kind and isinstance(captioner.datastore, DiskStore)):

@@ -129,7 +129,7 @@ def inputs_to_paths(inputs: tuple[str, ...], *, videos: bool = False) -> Iterato
     """Yield the pictures that the arguments name; ``-`` reads paths from standard input, one a line."""
     from recap.datasets import find_images
     from recap.datasets.images import IMAGE_SUFFIXES
-    from recap.video import VIDEO_SUFFIXES
+    from recap.encoders.video import VIDEO_SUFFIXES
 
     def named() -> Iterator[str]:
         for given in inputs:

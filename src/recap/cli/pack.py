@@ -37,8 +37,8 @@ def info(name: str, as_json: bool) -> None:
 
 def describe(name: str) -> dict[str, Any]:
     """Return the facts about a pack as plain values; nothing heavy is loaded."""
-    from recap.pack import BUILTIN, CONFIDENCE, find, read_config, read_datastore, read_facts
-    from recap.packs.pictures import Pictures
+    from recap.packs.folder import BUILTIN, CONFIDENCE, find, read_config, read_datastore, read_facts
+    from recap.packs.register import Pictures
 
     folder = find(name, progress=True)
     store = read_datastore(folder)
@@ -106,7 +106,7 @@ def merge(packs: tuple[str, ...], out: Path, method: str | None) -> None:
     Settings and language model are the first pack's.
     """
     from recap.captioner import ReCap
-    from recap.pack import changing, check_target
+    from recap.packs.folder import changing, check_target
     from recap.packs.merge import merge as joined
 
     if len(packs) < 2:
@@ -136,7 +136,7 @@ def push(folder: Path, repository: str, private: bool | None, revision: str | No
     A pack that is not sound is not uploaded. Without a licence in the card you are warned: recap fit --licence.
     """
     from recap.errors import PackError
-    from recap.pack import read_about, read_config
+    from recap.packs.folder import read_about, read_config
     from recap.packs.hub import push as upload
     from recap.packs.verify import verify as checks
 

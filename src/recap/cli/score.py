@@ -134,13 +134,13 @@ def load_judge(
         name, statistics = encoder, None
     loaded = load_encoder(name, device=device, cache=cache_dir() / "vectors.sqlite")
     if ray is not None:
-        from recap.distributed.encoding import in_parts
-        from recap.distributed.runners import runner
+        from recap.parallel.encoding import in_parts
+        from recap.parallel.runners import runner
 
         loaded = in_parts(loaded, runner(ray), device)
     if pairs is not None:
         from recap.datasets import read_pairs
-        from recap.fitting import encode_pairs
+        from recap.fitting.fit import encode_pairs
 
         encoded = encode_pairs(read_pairs(pairs, images=fit_images), loaded, progress=True)
         for problem in encoded.problems:
@@ -151,10 +151,10 @@ def load_judge(
 
 def _pack_parts(name: str) -> tuple[str, Any]:
     """Return the encoder's name and the statistics of a pack, without its datastore."""
-    from recap import pack
     from recap.alignment import PairStatistics
+    from recap.packs import folder as pack
 
-    packaged = Path(pack.__file__).parent / "data" / name / pack.STATISTICS
+    packaged = Path(pack.__file__).parent.parent / "data" / name / pack.STATISTICS
     if name == Path(name).name and packaged.is_file():  # a built-in pack is named like its encoder
         return name, PairStatistics.load(packaged)
     folder = Path(name)

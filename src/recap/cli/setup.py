@@ -17,7 +17,7 @@ import click
 def setup(large: bool, language_model: bool, captions: int | None) -> None:
     """Download weights and make the built-in pack, so that nothing has to be fetched later."""
     from recap.assets import fetch
-    from recap.builtin import builtin_pack
+    from recap.packs.builtin import builtin_pack
 
     for asset in ("tinyvit", *(["dinov2"] if large else []), *(["smollm2"] if language_model else [])):
         click.echo(f"{asset}: {fetch(asset)}", err=True)

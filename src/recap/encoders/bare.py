@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from recap.encoders.base import BARE, TextEncoder
-from recap.encoders.pipeline import fingerprint_of
+from recap.encoders.network import fingerprint_of
 from recap.types import Vectors
 
 _CLOSING = " \t\n.!?,;:\u3002\uff01\uff1f"

@@ -12,8 +12,8 @@ from pathlib import Path
 from recap.assets import ASSETS, fetch
 from recap.encoders.cache import VectorCache
 from recap.encoders.cutting import first_part, part_sha256
+from recap.encoders.network import fingerprint_of
 from recap.encoders.onnx import OnnxImageEncoder, OnnxTextEncoder
-from recap.encoders.pipeline import fingerprint_of
 from recap.encoders.preprocess import Preprocess
 from recap.errors import AssetError
 from recap.files import file_sha256

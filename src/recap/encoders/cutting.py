@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 from recap.assets import ASSETS, cache_dir, fetch
-from recap.encoders.pipeline import fingerprint_of
+from recap.encoders.network import fingerprint_of
 from recap.errors import AssetError
 from recap.files import atomic_write
 

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from recap.encoders.cache import VectorCache
-from recap.encoders.pipeline import BatchedImageEncoder, SingleImageEncoder, fingerprint_of, unit_rows
+from recap.encoders.network import BatchedImageEncoder, SingleImageEncoder, fingerprint_of, unit_rows
 from recap.encoders.preprocess import Pixels
 from recap.types import Vectors
 

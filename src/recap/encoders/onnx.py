@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recap.encoders.cache import VectorCache
-from recap.encoders.pipeline import CachedTextEncoder, SingleImageEncoder, cores, fingerprint_of
+from recap.encoders.network import CachedTextEncoder, SingleImageEncoder, cores, fingerprint_of
 from recap.encoders.preprocess import Pixels, Preprocess
 from recap.errors import InputError
 from recap.files import file_sha256

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from recap.encoders.cache import VectorCache
-from recap.encoders.pipeline import CachedTextEncoder, SingleImageEncoder, fingerprint_of
+from recap.encoders.network import CachedTextEncoder, SingleImageEncoder, fingerprint_of
 from recap.encoders.preprocess import Pixels, Preprocess
 from recap.errors import AssetError, InputError, MissingExtraError, OfflineError
 from recap.types import Vectors

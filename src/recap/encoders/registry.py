@@ -27,8 +27,8 @@ from recap.errors import InputError
 
 if TYPE_CHECKING:
     from recap.encoders.cache import VectorCache
+    from recap.encoders.network import SingleImageEncoder
     from recap.encoders.openclip import OpenClipModel
-    from recap.encoders.pipeline import SingleImageEncoder
 
 ALIASES = {
     "builtin": "eyes",

@@ -9,7 +9,7 @@ from PIL import Image, ImageOps
 
 from recap.encoders.base import VIEWS
 from recap.encoders.cache import VectorCache
-from recap.encoders.pipeline import SingleImageEncoder, fingerprint_of, unit_rows
+from recap.encoders.network import SingleImageEncoder, fingerprint_of, unit_rows
 from recap.encoders.preprocess import Pixels, Preprocess
 from recap.types import Vectors
 

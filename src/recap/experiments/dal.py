@@ -14,7 +14,6 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from recap.augmentation import JUDGE, KS, METRICS, ROUNDS, Augmented, Round, augment, reading
 from recap.captioner import ReCap
 from recap.errors import InputError
 from recap.experiments.base import Outcome, Setup, new_figure
@@ -23,7 +22,8 @@ from recap.experiments.pictures import pixels
 from recap.experiments.scores import points, score_systems
 from recap.experiments.search import SEARCH_OPTIONS, Search
 from recap.experiments.table import Cell, Column, Row, Section, Table
-from recap.fitting import Validation
+from recap.fitting.augmentation import JUDGE, KS, METRICS, ROUNDS, Augmented, Round, augment, reading
+from recap.fitting.fit import Validation
 from recap.metrics.report import Report
 
 if TYPE_CHECKING:

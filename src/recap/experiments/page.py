@@ -74,7 +74,7 @@ def page_html(
     title: str, facts: str, parts: Sequence[Part], absent: Mapping[str, str], paper: Iterable[Shown], pending: int = 0
 ) -> str:
     """Return the page; ``absent`` says why a data set is not here, ``pending`` how many experiments are to come."""
-    style = (files("recap.report") / "page.css").read_text(encoding="utf-8")
+    style = (files("recap.batch") / "report.css").read_text(encoding="utf-8")
     own = (files("recap.experiments") / "page.css").read_text(encoding="utf-8")
     made = [part for part in parts if part.html]
     state = f" {pending} experiments are still to come: open the page again." if pending else ""

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from recap.augmentation import reading
 from recap.captioner import ReCap
 from recap.datastore import CaptionStore
 from recap.experiments.base import Setup, new_figure
@@ -26,10 +25,11 @@ from recap.experiments.data import Bench, Split
 from recap.experiments.paper import paper_section, paper_table
 from recap.experiments.scores import score_cells, score_systems
 from recap.experiments.table import Column, Row, Section
+from recap.fitting.augmentation import reading
+from recap.fitting.tuning import remembering
 from recap.language import Decoding, LanguageModel, load_language_model
 from recap.metrics.cider import cider_d
 from recap.settings import Settings
-from recap.tuning import remembering
 from recap.types import Caption, Draft, Prompt
 
 if TYPE_CHECKING:

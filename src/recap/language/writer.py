@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from recap.encoders.pipeline import cores
+from recap.encoders.network import cores
 from recap.errors import AssetError
 from recap.language.base import Decoding, prompt_seed
 from recap.language.reading import BEGIN, END, PAD, SEQUENCES, UNKNOWN, VOTERS, Reading, read
+from recap.text import join_words, surface_words, words
 from recap.types import Draft, Prompt
-from recap.words import join_words, surface_words, words
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]

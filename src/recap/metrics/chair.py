@@ -16,7 +16,7 @@ import numpy as np
 from recap.errors import InputError
 from recap.metrics.statistics import MetricResult, mean_result
 from recap.metrics.things import EITHER, HINTS, MODIFIERS, NOTHING, THINGS
-from recap.words import words
+from recap.text import words
 
 Kinds: TypeAlias = tuple[str, ...]
 """The kinds of objects that a word may stand for."""

@@ -1,1 +1,1 @@
-"""What a pack holds beside map and datastore, and what can be done to one: its card, its pictures, checks, joining."""
+"""A captioner on disk: its folder, card and register of pictures; checks, joining, the hub, and the built-in one."""

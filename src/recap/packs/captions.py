@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from recap import pack
 from recap.alignment import LinearAlignment
 from recap.datasets import Sentence
 from recap.datastore import Datastore, DatastoreView, DiskStore, MutableStore
@@ -25,6 +24,7 @@ from recap.datastore.manifest import DISK
 from recap.encoders import TextEncoder
 from recap.errors import EncoderMismatchError, PackError
 from recap.files import atomic_folder, sealed, write_json
+from recap.packs import folder as pack
 
 MakeStore = Callable[[TextEncoder], MutableStore | None]
 """Makes an empty store for captions of an encoder; None where the default, in memory, will do."""

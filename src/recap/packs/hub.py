@@ -7,9 +7,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from recap import pack
 from recap.errors import PackError
 from recap.files import atomic_folder
+from recap.packs import folder as pack
 
 if TYPE_CHECKING:
     from recap.captioner import ReCap

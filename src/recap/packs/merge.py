@@ -12,7 +12,7 @@ from recap.datastore import Datastore, MutableStore
 from recap.datastore.base import require_same_encoder
 from recap.errors import InputError, RecapWarning
 from recap.packs.about import About
-from recap.packs.pictures import Pictures
+from recap.packs.register import Pictures
 
 
 def merge(packs: Sequence[ReCap], *, method: str | None = None) -> ReCap:

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from recap import pack
 from recap.alignment import LinearAlignment, PairStatistics
 from recap.datastore import DatastoreView, MutableStore
 from recap.datastore.manifest import MANIFEST
 from recap.errors import PackError
 from recap.files import check_seal, file_sha256
+from recap.packs import folder as pack
 from recap.packs.card import refreshed
-from recap.packs.pictures import Pictures
+from recap.packs.register import Pictures
 
 TOLERANCE = 1e-4
 """How far the map may lie from the one that the statistics give; BLAS differs a little between machines."""

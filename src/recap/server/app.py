@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from recap import __version__
 from recap.captioner import ReCap
 from recap.encoders.apart import ApartDecoder
-from recap.encoders.pipeline import cores
+from recap.encoders.network import cores
 from recap.server import captions, datastore, problems, status
 from recap.server.batching import Batcher
 from recap.server.config import ServerConfig

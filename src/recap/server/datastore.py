@@ -13,9 +13,9 @@ from typing import Annotated, TypeVar
 import numpy as np
 from fastapi import APIRouter, Depends, Path, Query, Request
 
-from recap import pack
 from recap.datastore import MutableStore
 from recap.errors import InputError, PackError, RecapError
+from recap.packs import folder as pack
 from recap.server.problems import Problem
 from recap.server.schemas import (
     DatastoreChange,

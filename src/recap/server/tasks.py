@@ -13,7 +13,7 @@ import numpy as np
 from recap.captioner import ReCap
 from recap.errors import InputError
 from recap.metrics.clip import aligned_s, cosines, ref_aligned_s
-from recap.pack import read_own_datastore
+from recap.packs.folder import read_own_datastore
 from recap.server.batching import Picture
 from recap.types import Caption, Evidence, Vectors
 

@@ -1,7 +1,7 @@
 """The page of the service: its files, and pictures to try it with, in memory from the start.
 
     index.html    what is there before anything is dropped
-    page.css      how it looks, in the colours of ``recap.report``
+    page.css      how it looks, in the colours of ``recap.batch.report``
     page.js       begins; the other scripts are one for each part of the page
 
 What a request asks for is a key of a dictionary, never a path.

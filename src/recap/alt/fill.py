@@ -1,0 +1,236 @@
+"""Alternative texts for the pictures of an HTML page, with every other byte left as it is.
+
+A parser that builds a tree cannot give back the page it read, so the page is only scanned for its tags, and texts are
+put in where they are missing.
+
+What it does not do: ``<area>`` and ``<input type=image>``, backgrounds of style sheets, and pictures that scripts load.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Literal
+from urllib.parse import SplitResult, unquote, urljoin, urlsplit
+
+from recap.alt.tags import Tag, decoded, encoded, start_tags
+from recap.confidence import is_trusted
+from recap.datasets.images import IMAGE_SUFFIXES
+from recap.errors import ImageError
+from recap.types import Caption
+
+MARK = ' data-alt-source="recap"'
+"""The attribute that says a machine wrote the text beside it."""
+
+Status = Literal[
+    "filled", "described", "decorative", "remote", "embedded", "template", "sourceless", "unreadable", "withheld"
+]
+"""What became of a picture: only ``filled`` ones were changed; ``unreadable`` ones could not be; of ``withheld`` ones
+the caption was not sure enough."""
+
+Describe = Callable[[Sequence[Path]], Iterable[Caption | ImageError]]
+"""Captions for pictures, in order: ``ReCap.caption_each``."""
+
+_SPACER = 3  # a picture no larger than this holds a layout in place and shows nothing
+_TEMPLATE = re.compile(r"\{\{|\{%|\{#|<%|<\?|\$\{")
+_TEMPLATE_NAME = re.compile(r"[{}<%$]")
+_BOUND_ALT = frozenset({":alt", "v-bind:alt", "x-bind:alt", "[alt]", "[attr.alt]"})
+_PLACEHOLDER = re.compile(
+    r"alt(?:[ -]?text)?|pic|placeholder|todo|untitled|(?:image|img|photo|picture|dscn?|pict?)(?:[-_ ]?\d+)?",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What became of one ``<img>``, and its text or the reason."""
+
+    line: int
+    src: str
+    status: Status
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FilledPage:
+    """A page with its new texts, and what became of each picture, in the order of the page."""
+
+    content: bytes
+    findings: tuple[Finding, ...]
+
+    def count(self, status: Status) -> int:
+        """Return how many pictures ended this way."""
+        return sum(finding.status == status for finding in self.findings)
+
+
+def fill(
+    page: bytes,
+    describe: Describe,
+    *,
+    base: str | Path,
+    empty: bool = False,
+    placeholders: bool = False,
+    min_confidence: float | None = None,
+) -> FilledPage:
+    """Put captions in for the missing alternative texts of local pictures.
+
+    ``alt=""`` says that a picture is decoration, and is believed. Sources that begin with ``/`` are looked for in
+    ``base``, as the others are.
+
+    Args:
+        page: the page as it is on the disk, in any encoding a browser would read.
+        describe: gives the captions, such as ``captioner.caption_each``.
+        base: the folder that sources start from: the page's own, as a rule.
+        empty: whether ``alt=""`` is filled as well.
+        placeholders: whether texts that say nothing, such as ``image``, ``IMG_1234`` or the file's name, are replaced.
+        min_confidence: captions less sure than this are withheld; they need a calibrated pack. None withholds those
+            that are unsure, where captions have a confidence; 0 takes all.
+    """
+    text, codec = decoded(page)
+    lines = _LineCounter(text)
+    tags, wanted, findings = list(_image_tags(text)), {}, {}
+    for tag, address in tags:
+        status, reason = _judged(tag, address, empty, placeholders)
+        findings[tag.start] = Finding(lines.at(tag.start), tag.get("src"), status, reason)
+        if status == "filled":
+            wanted[tag.start] = (tag, _local_path(address, Path(base)))
+    paths = list(dict.fromkeys(path for _, path in wanted.values()))
+    captions = dict(zip(paths, _described(paths, describe, min_confidence), strict=True))
+    edits = []
+    for start, (tag, path) in wanted.items():
+        status, said = captions[path]
+        old = findings[start]
+        findings[start] = Finding(old.line, old.src, status, said)
+        if status == "filled":
+            edits.append(_edit(tag, said, codec))
+    return FilledPage(encoded(_spliced(text, edits), codec), tuple(findings.values()))
+
+
+def _described(paths: Sequence[Path], describe: Describe, minimum: float | None) -> Iterator[tuple[Status, str]]:
+    """Yield for each picture its text, or why it has none."""
+    speaking = [path for path in paths if not _is_spacer(path)]
+    results = dict(zip(speaking, describe(speaking), strict=True)) if speaking else {}
+    for path in paths:
+        result = results.get(path)
+        if result is None:
+            yield "decorative", "a spacer of a few pixels"
+        elif isinstance(result, ImageError):
+            yield "unreadable", str(result)
+        elif _is_doubtful(result, minimum):
+            yield "withheld", f"only {result.confidence:.0%} sure: {_plain(result.text)}"
+        else:
+            yield "filled", _plain(result.text)
+
+
+def _is_doubtful(caption: Caption, minimum: float | None) -> bool:
+    if minimum is None:
+        return caption.unsure
+    return minimum > 0 and not is_trusted(caption, minimum)
+
+
+def _judged(tag: Tag, address: SplitResult, empty: bool, placeholders: bool) -> tuple[Status, str]:
+    """Say what is to become of a picture before it is looked at."""
+    alt, src = tag.get("alt").strip(), tag.get("src").strip()
+    if any(_TEMPLATE_NAME.search(name) for name in tag.attributes):
+        return "template", "the tag is completed by a template"
+    if _BOUND_ALT & tag.attributes.keys() or tag.get("aria-label").strip() or "aria-labelledby" in tag.attributes:
+        return "described", ""
+    if tag.get("role").lower() in ("presentation", "none") or tag.get("aria-hidden").lower() == "true":
+        return "decorative", "marked as presentation"
+    if "alt" in tag.attributes:
+        if not alt and not empty:
+            return "decorative", ""
+        if alt and not (placeholders and _says_nothing(alt, address)):
+            return "described", alt
+    if not src:
+        return "sourceless", "there is no src"
+    if _TEMPLATE.search(src):
+        return "template", "the source is filled in by a template"
+    if address.scheme == "data":
+        return "embedded", "the picture is inside the page"
+    if address.netloc or address.scheme not in ("", "file"):
+        return "remote", "not a file here"
+    return "filled", ""
+
+
+def _says_nothing(alt: str, address: SplitResult) -> bool:
+    """Tell whether a text is a file's name or a word that stands for a missing text."""
+    file = Path(unquote(address.path)).name.casefold()
+    folded = alt.casefold()
+    named = folded in (file, Path(file).stem) or Path(folded).suffix in IMAGE_SUFFIXES
+    return named or _PLACEHOLDER.fullmatch(alt) is not None
+
+
+def _local_path(address: SplitResult, base: Path) -> Path:
+    path = unquote(address.path)
+    return Path(path) if address.scheme == "file" else base / path.lstrip("/")
+
+
+def _is_spacer(path: Path) -> bool:
+    from PIL import Image
+
+    from recap.encoders.formats import formats
+
+    try:
+        if not path.is_file():  # opening a pipe would wait for somebody to write to it
+            return False
+        with Image.open(path, formats=formats()) as picture:
+            return min(picture.size) <= _SPACER
+    except Exception:  # the captioner reads it again, and says what is wrong with it
+        return False
+
+
+def _plain(text: str) -> str:
+    """Return a caption on one line, without control characters."""
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]", "", " ".join(text.split()))
+
+
+def _edit(tag: Tag, text: str, codec: str) -> tuple[int, int, str]:
+    """Return what is to be replaced, from where to where, and by what."""
+    alt = f' alt="{escape(text)}"{"" if tag.get("data-alt-source") else MARK}'
+    if not codec.startswith("utf"):
+        alt = alt.encode("ascii", "xmlcharrefreplace").decode()
+    if "alt" not in tag.attributes:
+        return tag.name_end, tag.name_end, alt
+    old = tag.attributes["alt"]
+    return old.start, old.end, alt.lstrip()
+
+
+def _spliced(text: str, edits: Iterable[tuple[int, int, str]]) -> str:
+    parts, done = [], 0
+    for start, end, new in edits:
+        parts += [text[done:start], new]
+        done = end
+    return "".join([*parts, text[done:]])
+
+
+def _image_tags(text: str) -> Iterator[tuple[Tag, SplitResult]]:
+    """Yield the ``<img>`` tags with their addresses, the page's ``<base>`` taken into account."""
+    start_address = ""
+    for tag in start_tags(text):
+        if tag.name == "base" and not start_address:
+            start_address = tag.get("href").strip()
+        elif tag.name == "img":
+            yield tag, _joined(start_address, tag.get("src").strip())
+
+
+def _joined(start: str, src: str) -> SplitResult:
+    try:
+        return urlsplit(urljoin(start, src))
+    except ValueError:  # such as an unfinished [ of an IPv6 address
+        return urlsplit("invalid:")
+
+
+class _LineCounter:
+    """Line numbers of places that only go forward."""
+
+    def __init__(self, text: str) -> None:
+        self._text, self._place, self._line = text, 0, 1
+
+    def at(self, place: int) -> int:
+        self._line += self._text.count("\n", self._place, place)
+        self._place = place
+        return self._line

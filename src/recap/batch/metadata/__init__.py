@@ -1,0 +1,155 @@
+"""A caption in the picture's own metadata, where photo managers, archives and search engines look for it.
+
+It is written as XMP ``dc:description`` (JPEG, PNG, WebP, TIFF) and, where the format has a place for it, as IPTC
+``Caption-Abstract`` (JPEG, TIFF). Only metadata is replaced: nothing is decoded or encoded again, other metadata stays
+as it is, and so do the file's times and permissions.
+
+That a machine wrote the caption is said where the standards name the writer of the description: XMP
+``photoshop:CaptionWriter`` and IPTC ``Writer-Editor``. ``xmp:CreatorTool`` and ``Iptc4xmpExt:DigitalSourceType`` would
+be wrong: they tell what made the picture, and a photograph does not become artificial by being described.
+
+No library was found that does this for these formats without encoding anew, and that a package under the Apache licence
+may depend on.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from recap.batch.metadata import iptc, xmp
+from recap.batch.metadata.containers import (
+    Metadata,
+    read_jpeg,
+    read_png,
+    read_webp,
+    write_jpeg,
+    write_png,
+    write_webp,
+)
+from recap.batch.metadata.tiff import read_tiff, write_tiff
+from recap.errors import InputError
+from recap.files import atomic_write
+
+MACHINE = "(machine)"
+"""What the writer's name ends in when a machine wrote the description."""
+
+BACKUP_SUFFIX = "_original"
+"""What is put behind the name of a picture whose original is kept, as ExifTool does."""
+
+_MOST_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What a picture's metadata says it shows, and who wrote that."""
+
+    text: str
+    writer: str = ""
+
+    @property
+    def machine_written(self) -> bool:
+        """Whether it is marked as the work of a machine."""
+        return self.writer.endswith(MACHINE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    read: Callable[[bytes], Metadata]
+    write: Callable[[bytes, Metadata], bytes]
+
+
+def read_description(path: str | Path) -> Description | None:
+    """Return the description in a picture's metadata, XMP before IPTC; None when there is none."""
+    path = Path(path)
+    data = _content(path)
+    form = _format(path, data)
+    with _naming(path):
+        return _described(form.read(data))
+
+
+def write_description(
+    path: str | Path, text: str, *, generator: str, keep_original: bool = False, overwrite: bool = False
+) -> bool:
+    """Put a machine-written description into a picture's metadata; say whether it was done.
+
+    A description that is there and is not marked as a machine's is a person's, and stays unless ``overwrite`` is set.
+
+    Args:
+        path: a JPEG, PNG, WebP or TIFF file.
+        text: the description.
+        generator: who wrote it, such as ``recap 1.0``.
+        keep_original: whether the file as it was is kept beside it as ``NAME_original``; one that is there already is
+            the true original, and stays.
+        overwrite: whether a person's description may be replaced.
+    """
+    path = Path(os.path.realpath(path))
+    data = _content(path)
+    form = _format(path, data)
+    with _naming(path):
+        old = form.read(data)
+        there = _described(old)
+        if there and not there.machine_written and not overwrite:
+            return False
+        writer = f"{generator} {MACHINE}"
+        datasets = None if old.iptc is None else iptc.with_description(old.iptc, text, writer)
+        new = form.write(data, Metadata(xmp.with_description(old.xmp, text, writer), datasets))
+    backup = path.with_name(path.name + BACKUP_SUFFIX)
+    if keep_original and not backup.exists():
+        _put(backup, data, like=path)
+    if new != data:
+        _put(path, new, like=path)
+    return True
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Put the name of the file before what is wrong with it."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def _described(metadata: Metadata) -> Description | None:
+    found = [xmp.description(metadata.xmp)] if metadata.xmp.strip(b"\0 \r\n\t") else []
+    found += [iptc.description(metadata.iptc)] if metadata.iptc else []
+    return next((Description(text, writer) for text, writer in found if text), None)
+
+
+def _content(path: Path) -> bytes:
+    if path.stat().st_size > _MOST_BYTES:
+        raise InputError(f"{path}: larger than {_MOST_BYTES >> 30} GiB")
+    return path.read_bytes()
+
+
+def _format(path: Path, data: bytes) -> _Format:
+    """Return how to read and write a file, by its first bytes."""
+    if data.startswith(b"\xff\xd8"):
+        return _Format(read_jpeg, write_jpeg)
+    if data.startswith(b"\x89PNG\r\n\x1a\n"):
+        return _Format(read_png, write_png)
+    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
+        return _Format(read_webp, write_webp)
+    # the raw files of many cameras are TIFFs inside, with rules of their own
+    if data[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+") and path.suffix.lower() in (".tif", ".tiff"):
+        return _Format(read_tiff, write_tiff)
+    raise InputError(f"{path}: descriptions are written into JPEG, PNG, WebP and TIFF files only; use sidecar files")
+
+
+def _put(path: Path, data: bytes, *, like: Path) -> None:
+    """Write a file in one step, with the times, permissions and, where it is allowed, the owner of another."""
+    if not os.access(like, os.W_OK):
+        raise InputError(f"{like}: the file is protected against writing")
+    with atomic_write(path) as file:
+        file.write(data)
+        file.flush()
+        shutil.copystat(like, file.name)
+        if sys.platform != "win32":
+            with suppress(PermissionError):
+                os.chown(file.name, like.stat().st_uid, like.stat().st_gid)

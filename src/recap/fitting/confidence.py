@@ -1,0 +1,266 @@
+"""Fitting the confidence of captions: what people would call right, and how the captioner's own captions fare.
+
+What "right" means comes from Flickr8k-Expert, where three experts rated a caption of a picture from 1 to 4: it is the
+share of them that gave at least 3, a caption with minor errors at most. Nobody has rated the captions of your pack. A
+``Judge`` stands in: it was fitted on those ratings, and looks at the captions that people wrote for the same picture.
+``fit_calibration`` captions pictures whose captions are known, with these held out, has the judge label what comes
+out, and fits the confidence to that. The captioner's own choices must be among what is fitted: a caption that was
+chosen for its score is right less often than another one of the same score. docs/confidence.md has the numbers.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from recap.alignment import LinearAlignment
+from recap.confidence import FEATURES, Calibration, Floats, features, fit_logistic, read_section, sigmoid
+from recap.encoders import Encoder
+from recap.errors import ImageError, InputError, RecapWarning
+from recap.fitting.fit import Pairs, as_pairs, empty_statistics
+from recap.packs.register import captions_digest
+from recap.selection import RULES
+from recap.types import Pair, Vectors
+
+if TYPE_CHECKING:
+    from recap.captioner import Proposals, ReCap
+
+Places = npt.NDArray[np.intp]
+
+FEWEST_PICTURES = 20
+"""A calibration of fewer pictures would be worth nothing."""
+
+QUICK = 300
+"""So many are captioned when a pack is made: half a minute with the writer, and 1,200 captions for six numbers."""
+
+BLOCK = 64
+"""So many pictures are captioned at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """What experts would say of a caption, told from captions that people wrote for the same picture.
+
+    It looks at the mean cosine with these, in units of how close they are to one another: 0 is any caption, 1 is as
+    close as people come. In these units it can be carried over to other encoders, languages and domains.
+    """
+
+    intercept: float
+    slope: float
+    unit: float
+    """The mean cosine of two captions of one picture, where the judge was fitted."""
+    text_encoder: str
+    """The fingerprint of the text encoder there."""
+
+    @classmethod
+    def fit(cls, closeness: Floats, right: Floats, *, unit: float, text_encoder: str) -> Self:
+        """Fit to mean cosines with the references, in units, and the share of people who call each caption right."""
+        intercept, slopes = fit_logistic(closeness[:, None], right)
+        return cls(intercept, float(slopes[0]), unit, text_encoder)
+
+    @classmethod
+    def packaged(cls) -> Judge:
+        """Return the one fitted on Flickr8k-Expert that comes with recap."""
+        from recap.packs.builtin import packaged_file
+        from recap.packs.folder import CONFIDENCE
+
+        return cls(**read_section(packaged_file(CONFIDENCE), "judge"))
+
+    def probabilities(self, closeness: Floats) -> Floats:
+        """Return the share of experts that would call each caption right."""
+        return sigmoid(self.intercept + self.slope * closeness)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPictures:
+    """Pictures whose captions are known: vectors of both, in the encoder's space."""
+
+    images: Vectors
+    """As ``ReCap.encode_each`` gives them."""
+    references: Vectors
+    counts: tuple[int, ...]
+    """How many references each picture has; they follow one another in the order of the pictures."""
+    ids: tuple[str, ...] | None = None
+    """Of the pictures in the datastore, whose captions are then not retrieved for them; None if they are not there."""
+
+    @classmethod
+    def of(
+        cls, encoder: Encoder, ids: Sequence[str], captions: Sequence[Sequence[str]], images: Vectors
+    ) -> KnownPictures:
+        """Return pictures of the datastore whose vectors are there already."""
+        texts = encoder.encode_texts([text for group in captions for text in group])
+        return cls(images, texts, tuple(len(group) for group in captions), tuple(ids))
+
+    def part(self, chosen: Places) -> KnownPictures:
+        """Return some of the pictures."""
+        groups = self.groups(self.references)
+        ids = None if self.ids is None else tuple(self.ids[row] for row in chosen)
+        counts = tuple(self.counts[row] for row in chosen)
+        return KnownPictures(self.images[chosen], np.concatenate([groups[row] for row in chosen]), counts, ids)
+
+    def groups(self, texts: Vectors) -> list[Vectors]:
+        """Cut rows that belong to the references by picture."""
+        return np.split(texts, np.cumsum(self.counts)[:-1])
+
+
+def fit_calibration(
+    captioner: ReCap, pairs: Pairs, *, fitted: bool = True, pictures: int = 1000, judge: Judge | None = None
+) -> Calibration:
+    """Fit the confidence of a captioner on pairs of its domain.
+
+    Args:
+        captioner: whose captions are to have a confidence; with its language model, if it has one.
+        pairs: as ``ReCap.fit`` takes them. Most useful where pictures have several captions.
+        fitted: whether the captioner was fitted on these pairs; ``calibrate`` then holds them out. Pairs that it does
+            not know again are left out.
+        pictures: at most so many are used, chosen at random.
+        judge: who says what is right; by default the one fitted on Flickr8k-Expert.
+    """
+    return calibrate(captioner, _encoded(captioner, pairs, pictures, fitted), fitted=fitted, judge=judge)
+
+
+def calibration_or_warning(captioner: ReCap, pairs: Pairs, *, pictures: int = QUICK) -> Calibration | None:
+    """Fit the confidence of a captioner on the pairs it was fitted on; warn and return None where they do not do."""
+    try:
+        return fit_calibration(captioner, pairs, pictures=pictures)
+    except InputError as error:
+        message = f"captions of this pack will have no confidence: {error}"
+        warnings.warn(message, RecapWarning, stacklevel=2)
+        return None
+
+
+def calibrate(
+    captioner: ReCap, known: KnownPictures, *, fitted: bool, folds: int = 5, judge: Judge | None = None
+) -> Calibration:
+    """Fit the confidence of a captioner on pictures that are encoded already.
+
+    Those it was ``fitted`` on are held out fold by fold: the map is solved without them. Captions of the same
+    picture are never retrieved for it.
+    """
+    if len(known.counts) < FEWEST_PICTURES:
+        raise InputError(f"confidence needs at least {FEWEST_PICTURES} pictures with captions, not {len(known.counts)}")
+    chosen = judge or Judge.packaged()
+    unit = unit_of(captioner, known, chosen)
+    parts = np.arange(len(known.counts)) % (folds if fitted else 1)
+    rows, closeness = [], []
+    for number in np.unique(parts):
+        part = known.part(np.flatnonzero(parts == number))
+        found = own_rows(_without(captioner, part) if fitted else captioner, part)
+        rows.append(found[0])
+        closeness.append(found[1])
+    return Calibration.fit(
+        np.concatenate(rows),
+        chosen.probabilities(np.concatenate(closeness) / unit),
+        method=captioner.settings.method,
+        pictures=len(known.counts),
+        labels="the captions of the same picture, by a judge fitted on Flickr8k-Expert",
+    )
+
+
+def own_rows(captioner: ReCap, known: KnownPictures) -> tuple[Floats, Floats]:
+    """Return features of what the captioner would say, and how close it is to what people said.
+
+    Some captions a picture: the choice of each selection rule, and any of the candidates.
+    """
+    random = np.random.default_rng(0)
+    rows, texts = [], []
+    for proposals in _proposals(captioner, known.images, known.ids):
+        candidates, pool = list(proposals.drafts), proposals.evidence[: captioner.settings.pool]
+        scores = [rule(candidates, proposals.cosines, pool, proposals.logprobs) for rule in RULES.values()]
+        picks = [int(np.argmax(values)) for values in scores]
+        picks.append(int(random.integers(len(candidates))))
+        picked = [candidates[pick] for pick in picks]
+        rows.append(features(picked, proposals.cosines[picks], proposals.evidence))
+        texts += picked
+    owners = np.repeat(np.arange(len(rows)), len(RULES) + 1)
+    return np.concatenate(rows), closeness_to_references(captioner, known, texts, owners)
+
+
+def given_rows(captioner: ReCap, images: Vectors, texts: Sequence[str], owners: Places) -> Floats:
+    """Return features of captions that somebody wrote; ``owners`` says for each of which image, by its row."""
+    vectors = captioner.alignment.transform_texts(captioner.encoder.encode_texts(list(texts)))
+    rows = np.empty((len(texts), len(FEATURES)))
+    retrieving = captioner.configured(candidates="retrieved")
+    images = captioner.vectors_of(images)
+    for row, proposals in enumerate(_proposals(retrieving, images)):
+        own = np.flatnonzero(owners == row)
+        query = captioner.alignment.transform(images[row][None])[0]
+        rows[own] = features([texts[place] for place in own.tolist()], vectors[own] @ query, proposals.evidence)
+    return rows
+
+
+def closeness_to_references(captioner: ReCap, known: KnownPictures, texts: Sequence[str], owners: Places) -> Floats:
+    """Return the mean cosine of each text with the references of the picture it is about."""
+    vectors = captioner.alignment.transform_texts(captioner.encoder.encode_texts(list(texts)))
+    groups = known.groups(captioner.alignment.transform_texts(known.references))
+    means = np.stack([group.mean(0) for group in groups])
+    cosines: Floats = np.einsum("ij,ij->i", vectors, means[owners], dtype=np.float64)
+    return cosines
+
+
+def unit_of(captioner: ReCap, known: KnownPictures, judge: Judge | None = None) -> float:
+    """Return the mean cosine of two captions of one picture; the judge's own where too few pictures have two."""
+    cosines = []
+    for group in known.groups(captioner.alignment.transform_texts(known.references)):
+        if len(group) > 1:
+            products = group @ group.T
+            cosines.append((products.sum() - np.trace(products)) / (len(group) * (len(group) - 1)))
+    if len(cosines) >= FEWEST_PICTURES and float(np.mean(cosines)) > 0:
+        return float(np.mean(cosines))
+    if judge is not None and judge.text_encoder == captioner.encoder.text.fingerprint:
+        return judge.unit
+    raise InputError(
+        f"confidence needs at least {FEWEST_PICTURES} pictures with two captions or more, to see how close captions "
+        "of one picture are with this encoder"
+    )
+
+
+def _proposals(captioner: ReCap, images: Vectors, ids: Sequence[str] | None = None) -> Iterator[Proposals]:
+    for start in range(0, len(images), BLOCK):
+        block = slice(start, start + BLOCK)
+        yield from captioner.propose(images[block], exclude_image_ids=None if ids is None else ids[block])
+
+
+def _without(captioner: ReCap, part: KnownPictures) -> ReCap:
+    """Return a captioner whose map does not know some pictures; the mean of the captions stays that of all."""
+    vectors = captioner.vectors_of(part.images)
+    held_out = empty_statistics(captioner.encoder).update(vectors, part.references, counts=part.counts)
+    remaining = captioner.statistics - held_out
+    twin = copy(captioner)
+    twin.alignment = LinearAlignment.from_statistics(remaining, **captioner.alignment.get_params())
+    return twin
+
+
+def _encoded(captioner: ReCap, pairs: Pairs, most: int, fitted: bool) -> KnownPictures:
+    """Encode some of the pairs; of fitted ones those that went into the map just so."""
+    register = captioner.pictures if fitted else None
+    taken = None if register is None else {(picture.id, picture.captions_sha256) for picture in register}
+    usable = (p for p in as_pairs(pairs) if taken is None or (p.id, captions_digest(p.captions)) in taken)
+    chosen = _sample(usable, most)
+    vectors = captioner.encode_each(pair.image for pair in chosen)
+    readable = [(p, v) for p, v in zip(chosen, vectors, strict=True) if not isinstance(v, ImageError)]
+    return KnownPictures.of(
+        captioner.encoder,
+        [pair.id for pair, _ in readable],
+        [pair.captions for pair, _ in readable],
+        np.array([vector for _, vector in readable], dtype=np.float32),
+    )
+
+
+def _sample(pairs: Iterable[Pair], most: int) -> list[Pair]:
+    """Return at most so many pairs, each as likely as the others, without holding them all."""
+    random = Random(0)
+    chosen: list[Pair] = []
+    for number, pair in enumerate(pairs):
+        if number < most:
+            chosen.append(pair)
+        elif (place := random.randrange(number + 1)) < most:
+            chosen[place] = pair
+    return chosen

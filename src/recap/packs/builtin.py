@@ -1,0 +1,149 @@
+"""The pack that comes with the package: the map is inside, the captions are fetched and embedded on first use.
+
+The map was fitted by ``tools/fit_builtin.py``. The captions to retrieve from are those of COCO train2014 (CC BY 4.0),
+in which neither the test nor the validation pictures of Karpathy's split occur, and our own list of things and scenes
+that they hardly name, so that a rocket can be called a rocket.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+from recap import __version__
+from recap.alignment import LinearAlignment, PairStatistics
+from recap.assets import cache_dir, fetch
+from recap.datastore import Datastore
+from recap.encoders import Encoder, load_encoder
+from recap.encoders.cache import VectorCache
+from recap.errors import AssetError
+from recap.files import exclusive
+from recap.fitting.fit import EXAMPLE_CAPTIONS, EXAMPLES
+from recap.language import WorkedExample, load_language_model
+from recap.packs import folder as pack
+from recap.settings import Settings
+
+CAPTIONS = 50_000
+"""So many captions are in the datastore unless more are asked for."""
+
+ENCODER = "builtin"
+LANGUAGE_MODEL = "writer"
+SOURCE = "coco-train2014"
+CONCEPTS = "concepts"
+_ASSET = "coco-captions-train"
+_SEED = 2024
+_WORDS = range(2, 26)
+
+
+def builtin_pack(*, captions: int | None = None, progress: bool = False) -> Path:
+    """Return the folder of the built-in pack, made first if it is not there.
+
+    Args:
+        captions: how many captions to retrieve from, 0 for all; None takes what is there, or ``CAPTIONS``.
+        progress: whether to show a bar. A killed run goes on where it was.
+    """
+    home = cache_dir() / "packs" / f"{pack.BUILTIN}-{_version()}"
+    if captions is None and (home / pack.CONFIG).exists():
+        return home
+    wanted = CAPTIONS if captions is None else captions
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with exclusive(home.with_suffix(".lock")):
+        if not _is_there(home, wanted):
+            _make(home, wanted, progress)
+    return home
+
+
+def choose_captions(records: Sequence[tuple[str, str]], count: int) -> list[tuple[str, str]]:
+    """Return ``count`` (image id, caption) records (0: all) of 2 to 25 words, no caption twice, always the same."""
+    unique: dict[str, tuple[str, str]] = {}
+    for image_id, caption in records:
+        text = " ".join(caption.split())
+        if len(text.split()) in _WORDS:
+            unique.setdefault(text.casefold().rstrip(" ."), (image_id, text))
+    known = list(unique.values())
+    if not count or count >= len(known):
+        return known
+    chosen = random.Random(_SEED).sample(range(len(known)), count)
+    return [known[index] for index in sorted(chosen)]
+
+
+def packaged_file(file: str) -> Path:
+    """Return the path of a data file of the built-in pack inside the package."""
+    path = Path(__file__).parent.parent / "data" / pack.BUILTIN / file
+    if not path.is_file():
+        raise AssetError(f"this installation of recap has no built-in pack: {path} is missing; install it again")
+    return path
+
+
+def _version() -> str:
+    """Return a short name for all that makes the pack, so that one made by an older recap is not taken for it."""
+    contents = (packaged_file(file).read_bytes() for file in (pack.STATISTICS, pack.ALIGNMENT))
+    words = f"{__version__} {LANGUAGE_MODEL} {Settings()} {concept_sentences()}"
+    return hashlib.sha256(b"".join([words.encode(), *contents])).hexdigest()[:12]
+
+
+def _is_there(home: Path, captions: int) -> bool:
+    if not (home / pack.CONFIG).exists():
+        return False
+    return bool(pack.read_config(home).get("captions") == captions)
+
+
+def _make(home: Path, captions: int, progress: bool) -> None:
+    from recap.captioner import ReCap
+
+    unfinished = home.with_suffix(".sqlite")
+    encoder = load_encoder(ENCODER, cache=VectorCache(unfinished))
+    statistics = PairStatistics.load(packaged_file(pack.STATISTICS))
+    alignment = LinearAlignment.load(packaged_file(pack.ALIGNMENT))
+    datastore = builtin_datastore(encoder, captions, progress=progress)
+    settings = Settings(
+        method=alignment.method, examples=_examples(datastore.centred_by(alignment.text_mean_), alignment)
+    )
+    model = load_language_model(LANGUAGE_MODEL)
+    parts = (encoder, statistics, datastore)
+    captioner = ReCap(*parts, language_model=model, settings=settings, alignment=alignment)
+    pack.save(captioner, home, captions=captions)
+    for leftover in home.parent.glob(f"{unfinished.name}*"):
+        leftover.unlink(missing_ok=True)
+
+
+def concept_sentences() -> list[str]:
+    """Return our own sentences about things and scenes."""
+    path = Path(__file__).parent.parent / "data" / "concepts" / "en.txt"
+    return [line for line in path.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
+
+
+def builtin_datastore(encoder: Encoder, captions: int = CAPTIONS, *, progress: bool = False) -> Datastore:
+    """Return a datastore of ``captions`` captions of COCO train2014, 0 for all of them, and of the concepts."""
+    content = json.loads(fetch(_ASSET).read_text(encoding="utf-8"))
+    records = [(str(item["image_id"]), item["caption"]) for item in content["annotations"]]
+    chosen = choose_captions(records, captions)
+    texts = [text for _, text in chosen]
+    vectors = encoder.encode_texts(texts, progress=progress)
+    text = encoder.text
+    datastore = Datastore(text.dimension, encoder=text.name, fingerprint=text.fingerprint, dtype="float16")
+    datastore.add(texts, vectors, source=SOURCE, image_ids=[image for image, _ in chosen])
+    concepts = concept_sentences()
+    datastore.add(concepts, encoder.encode_texts(concepts), source=CONCEPTS)
+    return datastore
+
+
+def _examples(datastore: Datastore, alignment: LinearAlignment) -> tuple[WorkedExample, ...]:
+    """Return worked examples from captions alone: what lies near one caption of a picture, answered by another."""
+    rows = list(datastore)
+    first: dict[str, int] = {}
+    examples: list[WorkedExample] = []
+    for place, row in enumerate(rows):
+        other = first.setdefault(row.image_id, place)
+        if other == place or not row.image_id:
+            continue
+        query = alignment.transform_texts(datastore.raw_vectors([rows[other].id]))
+        found = datastore.search(query, EXAMPLE_CAPTIONS, exclude_image_ids=[row.image_id])
+        captions = tuple(item.text for item in datastore.evidence(found.ids[0], found.similarities[0]))
+        examples.append(WorkedExample(captions, row.text))
+        if len(examples) == EXAMPLES:
+            break
+    return tuple(examples)

@@ -1,0 +1,357 @@
+"""Packs: a captioner as a folder that can be copied, shared and loaded anywhere.
+
+    config.json                encoder, language model, settings, fingerprints, what is known about it, format version
+    alignment.safetensors      the map
+    statistics.safetensors     what the map was solved from, so that other maps and more pairs need no old data
+    datastore/                 the captions and their vectors, unless the config has the address of a database with them
+    pictures.parquet           names and hashes of the pictures, so that they can be withdrawn (see packs/pictures.py)
+    pictures.safetensors       their vectors, on request
+    confidence.json            what a score is worth in this pack, where that was measured
+    README.md                  a card
+
+``config.json`` is written last, so a folder with one is complete.
+"""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from recap import __version__
+from recap.alignment import LinearAlignment, PairStatistics
+from recap.confidence import Calibration
+from recap.datastore import CaptionStore, DatastoreView, MutableStore, open_store
+from recap.datastore.location import MILVUS
+from recap.encoders import Encoder, load_encoder
+from recap.errors import EncoderMismatchError, InputError, PackError, RecapError, damaged
+from recap.files import atomic_folder, atomic_write, file_sha256, leftovers, read_json, sealed, write_json
+from recap.packs.about import About
+from recap.packs.card import Facts, new_card, refreshed
+from recap.packs.locking import changing_pack
+from recap.packs.register import TABLE, VECTORS, Pictures
+from recap.settings import Settings
+from recap.types import check_kinds
+
+if TYPE_CHECKING:
+    from recap.captioner import ReCap
+
+FORMAT = 1
+CONFIG = "config.json"
+ALIGNMENT = "alignment.safetensors"
+STATISTICS = "statistics.safetensors"
+DATASTORE = "datastore"
+CONFIDENCE = "confidence.json"
+CARD = "README.md"
+NAMES = (CONFIG, ALIGNMENT, STATISTICS, DATASTORE, TABLE, VECTORS, CONFIDENCE, CARD)
+"""Everything that may lie in the folder of a pack."""
+
+ATTEMPTS = 20
+"""So many times a pack is read that changes meanwhile."""
+
+BUILTIN = "builtin"
+"""The pack that comes with the package; a folder of the same name is meant by ./builtin."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackContents:
+    """Everything a pack holds, loaded; the language model by its name."""
+
+    encoder: Encoder
+    alignment: LinearAlignment
+    statistics: PairStatistics
+    datastore: CaptionStore
+    settings: Settings
+    language_model: str
+    about: About
+    pictures: Pictures | None
+    calibration: Calibration | None
+
+
+def check_target(folder: Path) -> None:
+    """Raise unless a pack may be written to ``folder``: it is not there, is empty, or holds a pack and nothing else."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise PackError(f"{folder} is a file; a pack is a folder")
+    unfinished = {path for name in NAMES for path in leftovers(folder / name)}
+    there = {path.name for path in folder.iterdir() if path not in unfinished}
+    foreign = sorted(there - {*NAMES})
+    if foreign:
+        raise PackError(f"{folder} holds other things than a pack, such as {foreign[0]}; give an empty or a new folder")
+    if there:
+        read_config(folder)
+
+
+def save(captioner: ReCap, folder: Path, **facts: Any) -> None:
+    """Write a captioner as a pack, in place of the one the folder held before; ``facts`` go into its config."""
+    with changing(folder):
+        _save(captioner, folder, facts)
+
+
+def changing(folder: Path) -> AbstractContextManager[None]:
+    """Keep other processes from changing the pack in a folder, from reading it to writing it; may be entered again."""
+    return changing_pack(folder, contents=NAMES)
+
+
+def _save(captioner: ReCap, folder: Path, facts: dict[str, Any]) -> None:
+    check_target(folder)
+    config = {**_config(captioner), **facts}
+    with _replacing(captioner.datastore, folder / DATASTORE), atomic_folder(folder) as target:
+        captioner.alignment.save(target / ALIGNMENT)
+        captioner.statistics.save(target / STATISTICS)
+        if not captioner.datastore.url:
+            captioner.datastore.copy_to(target / DATASTORE)
+        if captioner.pictures is not None:
+            captioner.pictures.save(target)
+        if captioner.calibration is not None:
+            captioner.calibration.save(target / CONFIDENCE)
+        (target / CARD).write_text(card(captioner), encoding="utf-8")
+        write_json(target / CONFIG, sealed({**config, "files": _listed(target)}))
+
+
+def load(
+    name: str | Path,
+    *,
+    device: str,
+    revision: str | None,
+    token: str | bool | None,
+    progress: bool,
+    cache: str | Path | None = None,
+) -> PackContents:
+    """Load a built-in pack, a folder, or a repository of the Hugging Face hub."""
+    contents = read(find(name, revision=revision, token=token, progress=progress), device, cache)
+    if name == BUILTIN:
+        from recap.packs.builtin import packaged_file
+
+        return replace(contents, calibration=Calibration.load(packaged_file(CONFIDENCE)))
+    return contents
+
+
+def find(
+    name: str | Path, *, revision: str | None = None, token: str | bool | None = None, progress: bool = False
+) -> Path:
+    """Return the folder of a built-in pack, a folder, or a repository of the Hugging Face hub."""
+    if name == BUILTIN:
+        from recap.packs.builtin import builtin_pack
+
+        return builtin_pack(progress=progress)
+    folder = Path(name)
+    if folder.is_dir():
+        return folder
+    if isinstance(name, Path) or name.startswith((".", "/", "~")) or name.count("/") != 1:
+        raise PackError(f"{name}: no such folder. A pack is a folder, {BUILTIN}, or OWNER/NAME on the hub")
+    from recap.assets import hub_folder
+
+    return hub_folder(str(name), revision=revision, token=token)
+
+
+def new_generation() -> str:
+    """Return what a config has to tell one state of a pack from another."""
+    return secrets.token_hex(8)
+
+
+def read(folder: Path, device: str = "cpu", cache: str | Path | None = None) -> PackContents:
+    """Read the pack in a folder, and check that its vectors are of the encoder it names.
+
+    All of it is of one state, even where another process replaces the pack meanwhile.
+    """
+    for _ in range(ATTEMPTS):
+        config = read_config(folder)
+        try:
+            contents = _read(folder, config, device, cache)
+        except (RecapError, OSError):
+            if _is_current(folder, config):
+                raise
+        else:
+            if _is_current(folder, config):
+                return contents
+    raise PackError(f"{folder}: other processes change it again and again; try again when they are done")
+
+
+def _is_current(folder: Path, config: dict[str, Any]) -> bool:
+    return bool(read_config(folder).get("generation") == config.get("generation"))
+
+
+def _read(folder: Path, config: dict[str, Any], device: str, cache: str | Path | None) -> PackContents:
+    contents = PackContents(
+        encoder=read_encoder(folder, device, cache),
+        alignment=LinearAlignment.load(folder / ALIGNMENT),
+        statistics=PairStatistics.load(folder / STATISTICS),
+        datastore=read_datastore(folder),
+        settings=read_settings(config, folder),
+        language_model=config["language_model"],
+        about=read_about(config, folder),
+        pictures=Pictures.load(folder),
+        calibration=_read_calibration(folder / CONFIDENCE),
+    )
+    _check_dimensions(contents, folder)
+    return contents
+
+
+def _read_calibration(path: Path) -> Calibration | None:
+    if not path.exists():
+        return None
+    with damaged(path):
+        if not path.is_file():
+            raise ValueError("it is not a file")
+        calibration = Calibration.load(path)
+        check_kinds(calibration)
+        return calibration
+
+
+def _check_dimensions(contents: PackContents, folder: Path) -> None:
+    """Raise unless the parts fit each other; what is multiplied later need not be looked at again."""
+    encoder = contents.encoder
+    wanted = (encoder.text.dimension, encoder.image.dimension)
+    found = {
+        ALIGNMENT: contents.alignment.W_.shape,
+        STATISTICS: (contents.statistics.d_text, contents.statistics.d_image),
+        DATASTORE: (contents.datastore.dimension, wanted[1]),
+    }
+    for name, shape in found.items():
+        if shape != wanted:
+            raise PackError(f"{folder / name} is of {shape} dimensions, where the encoder has {wanted}")
+
+
+def read_encoder(folder: Path, device: str = "cpu", cache: str | Path | None = None) -> Encoder:
+    """Load the encoder that a pack names, and check that it makes the same vectors as the pack's."""
+    config = read_config(folder)
+    encoder = load_encoder(config["encoder"], device=device, cache=cache)
+    for side, made_by, here in (
+        ("image", config["image_fingerprint"], encoder.image.fingerprint),
+        ("text", config["text_fingerprint"], encoder.text.fingerprint),
+    ):
+        if made_by != here:
+            raise EncoderMismatchError(
+                f"{folder}: this pack was made with another version of the {side} encoder {encoder.name}; "
+                "fit it again, or install the version it was made with"
+            )
+    return encoder
+
+
+def read_datastore(folder: Path, *, verify: bool = False) -> MutableStore | DatastoreView:
+    """Open the captions of a pack, wherever they are; ``verify`` compares the sha256 of their files."""
+    elsewhere = read_config(folder).get("datastore")
+    with damaged(elsewhere or folder / DATASTORE):
+        return open_store(elsewhere or folder / DATASTORE, verify=verify)
+
+
+def read_own_datastore(folder: Path) -> MutableStore:
+    """Open the captions of a pack to change them."""
+    if (folder / DATASTORE).is_symlink():
+        raise PackError(f"{folder / DATASTORE} is a symbolic link: change the pack it leads to")
+    store = read_datastore(folder)
+    if not isinstance(store, MutableStore):
+        raise PackError(f"{folder}: its captions are in several collections, which are changed one by one")
+    return store
+
+
+def read_settings(config: dict[str, Any], folder: Path) -> Settings:
+    """Return the settings of a config, or say what is wrong with them."""
+    try:
+        return Settings.from_dict(config["settings"])
+    except (InputError, AttributeError, ValueError) as error:
+        raise PackError(f"{folder / CONFIG}: {error}") from error
+
+
+def read_about(config: dict[str, Any], folder: Path) -> About:
+    """Return what a config says about the pack."""
+    try:
+        return About.from_dict(config.get("about", {}))
+    except (InputError, TypeError, AttributeError) as error:
+        raise PackError(f"{folder / CONFIG}: {error}") from error
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return what ``config.json`` of a pack says, checked as far as it can be without loading anything."""
+    path = folder / CONFIG
+    try:
+        config = read_json(path)
+    except FileNotFoundError as error:
+        raise PackError(f"{folder} is not a pack: it has no {CONFIG}") from error
+    except (OSError, ValueError) as error:
+        raise PackError(f"{path} cannot be read: {error}") from error
+    if not isinstance(config, dict) or config.get("format") != FORMAT:
+        found = config.get("format") if isinstance(config, dict) else None
+        raise PackError(f"{path}: format {found!r} is not known to recap {__version__}, which reads format {FORMAT}")
+    missing = {"encoder", "image_fingerprint", "text_fingerprint", "language_model", "settings"} - config.keys()
+    if missing:
+        raise PackError(f"{path}: {', '.join(sorted(missing))} missing")
+    for name in ("encoder", "image_fingerprint", "text_fingerprint", "language_model"):
+        if not isinstance(config[name], str):
+            raise PackError(f"{path}: {name} must be a text, not {type(config[name]).__name__}")
+    elsewhere = config.get("datastore") or MILVUS
+    if not isinstance(elsewhere, str) or not elsewhere.startswith(MILVUS):
+        raise PackError(f"{path}: captions are in the pack or at an address that begins with {MILVUS}, not elsewhere")
+    return config
+
+
+def card(captioner: ReCap) -> str:
+    """Return the card of a captioner's pack."""
+    model = captioner.language_model
+    return new_card(
+        Facts(
+            encoder=captioner.encoder.name,
+            method=captioner.alignment.method,
+            pairs=captioner.statistics.pairs,
+            sources=captioner.datastore.sources(),
+            language_model=model.name if model else "none",
+            settings=captioner.settings,
+            about=captioner.about,
+        )
+    )
+
+
+def read_facts(folder: Path, datastore: CaptionStore) -> Facts:
+    """Return what the card of the pack in a folder has to say; ``datastore`` is the pack's."""
+    config = read_config(folder)
+    alignment = LinearAlignment.load(folder / ALIGNMENT)
+    return Facts(
+        encoder=config["encoder"],
+        method=alignment.method,
+        pairs=alignment.n_pairs_,
+        sources=datastore.sources(),
+        language_model=config["language_model"],
+        settings=read_settings(config, folder),
+        about=read_about(config, folder),
+    )
+
+
+def refresh_card(folder: Path, datastore: CaptionStore) -> None:
+    """Bring the card of a pack up to date after its captions have changed; what its author wrote stays."""
+    path, facts = folder / CARD, read_facts(folder, datastore)
+    with damaged(path):
+        text = path.read_text(encoding="utf-8") if path.is_file() else new_card(facts)
+    # a pack may come from elsewhere, and a link in it lead anywhere
+    with atomic_write(path, follow=False) as file:
+        file.write(refreshed(text, facts).encode())
+
+
+def _replacing(datastore: CaptionStore, folder: Path) -> AbstractContextManager[None]:
+    return datastore.replaced_at(folder) if isinstance(datastore, MutableStore) else nullcontext()
+
+
+def _listed(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return size and sha256 of the files that only change when the whole pack is written."""
+    files = sorted(path for path in folder.iterdir() if path.is_file() and path.name not in (CONFIG, CARD))
+    return {path.name: {"bytes": path.stat().st_size, "sha256": file_sha256(path)} for path in files}
+
+
+def _config(captioner: ReCap) -> dict[str, Any]:
+    model = captioner.language_model
+    elsewhere = {"datastore": captioner.datastore.url} if captioner.datastore.url else {}
+    return {
+        "format": FORMAT,
+        "generation": new_generation(),
+        "recap_version": __version__,
+        "encoder": captioner.encoder.name,
+        "image_fingerprint": captioner.encoder.image.fingerprint,
+        "text_fingerprint": captioner.encoder.text.fingerprint,
+        "language_model": model.name if model else "none",
+        "settings": captioner.settings.as_dict(),
+        "about": captioner.about.as_dict(),
+        **elsewhere,
+    }

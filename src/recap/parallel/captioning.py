@@ -1,0 +1,278 @@
+"""``recap caption`` in parts: pictures go to whoever is free, captions come back and are kept as on one machine."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from PIL import Image
+from tqdm import tqdm
+
+from recap.batch.formats import Sink
+from recap.batch.journal import Journal
+from recap.batch.pipeline import CaptionFile, Item, Pipeline
+from recap.batch.run import BatchRun, Summary
+from recap.datasets.shards import TAR_SUFFIXES
+from recap.datastore.collection import Address
+from recap.datastore.location import MILVUS
+from recap.errors import ImageError, InputError
+from recap.packs.folder import CONFIG, read_config
+from recap.parallel import storage
+from recap.parallel.parts import Part, Record, find_parts, picture_parts
+from recap.parallel.runners import Runner
+
+if TYPE_CHECKING:
+    from recap.captioner import ReCap
+
+SIZE = 32
+"""So many pictures are in a part: it takes seconds, even with a language model."""
+FETCHED = 64
+"""So many pictures of a bucket or an archive are on this machine at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Todo:
+    """A part, and which of its pictures are done."""
+
+    part: Part
+    done: frozenset[str] = frozenset()
+    """Those inside of an archive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Captioning:
+    """Loads a captioner on the machine it finds itself on."""
+
+    pack: str
+    device: str = "cpu"
+    language_model: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    done: frozenset[str] = frozenset()
+    """Pictures that an archive may name and that need not be captioned."""
+    captioner: ReCap | None = None
+    """The captioner itself, where it need not travel,"""
+    others: Mapping[str, CaptionFile] = field(default_factory=dict)
+    """and what captions files that are no pictures."""
+
+    def __call__(self) -> Callable[[Todo], Iterable[Item]]:
+        """Return what captions the pictures of a part; one of ``done`` comes without a caption."""
+        Image.MAX_IMAGE_PIXELS = None  # recap has a limit of its own, which the user can raise
+        if self.captioner is None:
+            captioner = self._loaded()
+            return lambda todo: list(_captioned(captioner, todo, self.done, self.others))
+        here = self.captioner
+        # one by one, so that a killed process loses nothing of a long archive
+        return lambda todo: _captioned(here, todo, self.done, self.others)
+
+    def _loaded(self) -> ReCap:
+        from recap.captioner import ReCap
+
+        loaded = ReCap.from_pretrained(self.pack, language_model=self.language_model, device=self.device)
+        return loaded.configured(**self.settings)
+
+
+@dataclass(frozen=True, slots=True)
+class CaptionInParts:
+    """Stands in for ``recap.batch.caption_files``."""
+
+    task: Captioning
+    runner: Runner
+    elsewhere: Sequence[Part] = ()
+    """Pictures in buckets or archives; those on this machine are given with the call."""
+
+    def __call__(
+        self,
+        captioner: ReCap,
+        paths: Sequence[str],
+        generated_by: Mapping[str, str],
+        *,
+        min_confidence: float | None = None,
+        journal: Journal | None = None,
+        sinks: Sequence[Sink] = (),
+        failed: Callable[[str, str], None] = lambda path, reason: None,
+        progress: bool | None = False,
+        others: Mapping[str, CaptionFile] | None = None,
+        **_: Any,
+    ) -> Summary:
+        """Caption pictures, hand each record to the sinks, and close them.
+
+        The arguments mean the same as those of ``caption_files``. Each who does a part in another process loads the
+        captioner for itself, and has no ``others``.
+        """
+        run = BatchRun(journal, sinks, failed, generated_by, min_confidence)
+        started = time.perf_counter()
+        left = [Todo(part) for part in picture_parts((path for path in paths if not run.recall(path)), SIZE)]
+        before = Before.of(self.elsewhere, journal)
+        left += before.left(self.elsewhere)
+        task = replace(self.task, done=before.named)
+        if not self.runner.remote:
+            task = replace(task, captioner=captioner, others=others or {})
+        known = before.known
+        done = self.runner.map(task, left, task.device)
+        for _number, items in tqdm(
+            done, total=len(left), unit="part", disable=None if progress is None else not progress
+        ):
+            for item in items:
+                if item.result is None:
+                    known.add(item.path)
+                else:
+                    run.take(item)
+        _hand_on(known, journal, run)
+        for sink in sinks:
+            sink.close()
+        run.summary.files = run.summary.captioned + run.summary.known + run.summary.failed
+        run.summary.seconds = time.perf_counter() - started
+        run.summary.busy = {"the work of all": run.summary.seconds}
+        return run.summary
+
+
+def split_inputs(inputs: Sequence[str]) -> tuple[tuple[str, ...], list[Part]]:
+    """Part the inputs of ``recap caption``: those on this machine, and what lies in buckets or archives, in parts."""
+    here = tuple(given for given in inputs if not _is_elsewhere(given))
+    return here, [part for given in inputs if _is_elsewhere(given) for part in find_parts(given, size=SIZE)]
+
+
+def check_pack(pack: str) -> None:
+    """Raise ``InputError`` if the captions of a pack cannot be searched by several processes."""
+    if not (Path(pack) / CONFIG).is_file():
+        return
+    url = read_config(Path(pack)).get("datastore") or ""
+    if url.startswith(MILVUS) and Address.parse(url).embedded:
+        raise InputError(
+            f"{pack}: its captions are in a file of Milvus Lite, which one process at a time can open; move them with "
+            f"recap datastore move {pack} disk, or to a server of Milvus, or work without --ray"
+        )
+
+
+def _is_elsewhere(given: str) -> bool:
+    return storage.is_url(given) or given.lower().endswith((*TAR_SUFFIXES, ".parquet"))
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What a journal has of pictures that lie elsewhere; they are known by their names."""
+
+    urls: set[str] = field(default_factory=set)
+    """Those that are listed."""
+    inside: dict[str, set[str]] = field(default_factory=dict)
+    """By their archive."""
+    named: frozenset[str] = frozenset()
+    """All others: a Parquet file may name pictures that lie anywhere, which is known when it is read."""
+
+    @classmethod
+    def of(cls, parts: Sequence[Part], journal: Journal | None) -> Before:
+        """Look through a journal."""
+        if journal is None or not parts:
+            return cls()
+        listed = {item.url for part in parts for item in part.listed}
+        inside: dict[str, set[str]] = {part.archive: set() for part in parts if part.archive}
+        urls, named = set(), set()
+        for record in journal.records():
+            if record.path in listed:
+                urls.add(record.path)
+            elif (archive := next(filter(inside.__contains__, _parents(record.path)), None)) is not None:
+                inside[archive].add(record.path)
+            elif inside and _is_untouched(record.path, journal):
+                named.add(record.path)
+        return cls(urls, inside, frozenset(named))
+
+    @property
+    def known(self) -> set[str]:
+        """The pictures of which it is certain that they were asked for."""
+        return self.urls.union(*self.inside.values())
+
+    def left(self, parts: Sequence[Part]) -> list[Todo]:
+        """Return what is left to do of parts."""
+        left = []
+        for part in parts:
+            listed = tuple(item for item in part.listed if item.url not in self.urls)
+            if listed or part.archive:
+                done = frozenset(self.inside.get(part.archive, ()))
+                left.append(Todo(replace(part, listed=listed), done))
+        return left
+
+
+def _parents(path: str) -> Iterator[str]:
+    """Yield what comes before each slash."""
+    place = path.rfind("/")
+    while place > 0:
+        yield path[:place]
+        place = path.rfind("/", 0, place)
+
+
+def _is_untouched(path: str, journal: Journal) -> bool:
+    if storage.is_url(path):
+        return True
+    try:
+        return journal.place_of(path, os.stat(path)) is not None  # noqa: PTH116 - Path objects cost memory
+    except (OSError, ValueError):
+        return False
+
+
+def _hand_on(known: set[str], journal: Journal | None, run: BatchRun) -> None:
+    """Count captions that are there already, and hand them to the sinks."""
+    if journal is None or not known:
+        return
+    run.summary.known += len(known)
+    run.summary.abstained += sum(map(journal.abstains, known))
+    run.summary.unsure += sum(map(journal.doubts, known))
+    if run.sinks:
+        for record in journal.records():
+            if record.path in known:
+                for sink in run.sinks:
+                    sink.add(record)
+
+
+def _captioned(
+    captioner: ReCap, todo: Todo, named: frozenset[str], others: Mapping[str, CaptionFile]
+) -> Iterator[Item]:
+    """Yield the pictures of a part with their captions."""
+    records = (record for record in todo.part.records() if _name(todo.part, record) not in todo.done)
+    while some := list(islice(records, FETCHED)):
+        with tempfile.TemporaryDirectory(prefix="recap-") as folder:
+            names: dict[str, str] = {}
+            for number, record in enumerate(some):
+                name = _name(todo.part, record)
+                if todo.part.archive and name in named:
+                    yield Item(name)
+                    continue
+                try:
+                    names[_local(record, Path(folder) / str(number))] = name
+                except InputError as error:
+                    yield Item(name, result=ImageError(str(error)))
+            for item in Pipeline(captioner, others=others).run(names):
+                yield _renamed(item, names[item.path], copied=item.path.startswith(folder))
+
+
+def _name(part: Part, record: Record) -> str:
+    """Return what a picture is called in the output: as it was given, a URL, or a path that goes on in an archive."""
+    if storage.is_url(record.image) or (part.archive and record.image):
+        return record.image
+    return f"{part.archive}/{record.id.removeprefix(f'{storage.name(part.archive)}/')}" if part.archive else record.id
+
+
+def _local(record: Record, target: Path) -> str:
+    """Return a path of this machine for a picture."""
+    if record.error:
+        raise InputError(record.error)
+    picture = record.picture()
+    if isinstance(picture, str):
+        return picture
+    assert isinstance(picture, bytes)
+    target.write_bytes(picture)
+    return str(target)
+
+
+def _renamed(item: Item, name: str, *, copied: bool) -> Item:
+    result, file = item.result, item.file
+    if isinstance(result, ImageError):
+        result = ImageError(str(result).replace(item.path, name))
+    if copied and file is not None:
+        file = replace(file, modified=0)  # the time of a copy says nothing about the picture
+    return replace(item, path=name, result=result, file=file)

@@ -1,0 +1,174 @@
+"""``recap embed``: pictures and captions to vectors, a shard for each part."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+from PIL import Image
+from tqdm import tqdm
+
+from recap.encoders import Encoder, load_encoder
+from recap.encoders.images import digest, label, read
+from recap.errors import ImageError, InputError
+from recap.parallel import storage
+from recap.parallel.parts import Part, Record
+from recap.parallel.runners import LocalRunner, Runner
+from recap.parallel.shards import ROWS, Row, ShardFacts, Space, VectorFolder, read_space, shard_facts, write_shard
+from recap.types import ImageLike, Vectors
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a folder of vectors holds, and what was new in it."""
+
+    shards: tuple[ShardFacts, ...]
+    new: int
+
+    @property
+    def pictures(self) -> int:
+        """Pictures with a vector."""
+        return sum(shard.pictures for shard in self.shards)
+
+    @property
+    def captions(self) -> int:
+        """Captions, each with a vector."""
+        return sum(shard.captions for shard in self.shards)
+
+    @property
+    def broken(self) -> list[str]:
+        """What was wrong with the pictures that have none."""
+        return [reason for shard in self.shards for reason in shard.broken]
+
+
+def embed(
+    parts: Sequence[Part],
+    out: str,
+    encoder: Encoder,
+    *,
+    runner: Runner | None = None,
+    device: str = "cpu",
+    restart: bool = False,
+    progress: bool = False,
+    source: str = "",
+) -> Summary:
+    """Encode parts and write a shard for each; shards that are there already are kept.
+
+    A shard is made again if a picture that could not be read for it is there now.
+
+    Args:
+        parts: the input, as ``find_parts`` cuts it.
+        out: a folder or a URL; every machine of a cluster must be able to write there.
+        encoder: what encodes; machines of a cluster load it by its name.
+        runner: who does the work; this process if not given.
+        device: where the encoders of a cluster run.
+        restart: whether to encode everything again.
+        progress: whether to show a bar.
+        source: what the parts are of. If it is given, vectors of something else are not deleted unless ``restart`` is.
+    """
+    started, out, space = time.time(), storage.absolute(out), Space.of(encoder)
+    folder = VectorFolder(out)
+    names = [f"{number:06d}-{part.digest}.parquet" for number, part in enumerate(parts)]
+    facts = {} if restart else _kept(folder, names, space, source)
+    todo = [(storage.joined(out, name), part) for name, part in zip(names, parts, strict=True) if name not in facts]
+    chosen = runner or LocalRunner()
+    task = Embedding(space, device, None if chosen.remote else encoder)
+    with tqdm(total=len(parts), initial=len(facts), unit="part", disable=None if progress else True) as bar:
+        for _, made in chosen.map(task, todo, device):
+            facts[made.file] = made
+            bar.update()
+    shards = tuple(facts[name] for name in names)
+    folder.finish(space, shards, source, started)
+    return Summary(shards, len(todo))
+
+
+def _kept(folder: VectorFolder, names: Sequence[str], space: Space, source: str) -> dict[str, ShardFacts]:
+    """Return the shards that need not be made again, by their names."""
+    old = folder.there()
+    there = sorted(old & set(names))
+    if source and old and not there and folder.source != source:
+        raise InputError(
+            f"{folder.place}: has vectors of {folder.source or 'another input'}, which would be deleted: "
+            "name another folder, or have them replaced with --restart"
+        )
+    for name in there[:1]:
+        space.check(read_space(storage.joined(folder.place, name)), folder.place)
+    facts = [shard_facts(storage.joined(folder.place, name)) for name in there]
+    return {shard.file: shard for shard in facts if not any(map(_is_there, shard.unread))}
+
+
+def _is_there(picture: str) -> bool:
+    try:
+        return storage.exists(picture)
+    except InputError:  # the bucket cannot be reached this time, either
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """Loads an encoder on the machine it finds itself on."""
+
+    space: Space
+    device: str
+    encoder: Encoder | None = None
+    """The encoder itself, where it need not travel."""
+
+    def __call__(self) -> Callable[[tuple[str, Part]], ShardFacts]:
+        """Return what makes a shard of a part."""
+        encoder = self.encoder or load_encoder(self.space.encoder, device=self.device)
+        self.space.check(Space.of(encoder), "on another machine of the cluster")
+
+        def make(todo: tuple[str, Part]) -> ShardFacts:
+            place, part = todo
+            return write_shard(place, _blocks(encoder, part), self.space)
+
+        return make
+
+
+def _blocks(encoder: Encoder, part: Part) -> Iterator[list[Row]]:
+    """Yield the rows of a part, encoded."""
+    # recap has a limit of its own, which the user can raise; Pillow's would come first
+    Image.MAX_IMAGE_PIXELS = None
+    records = part.records()
+    while rows := _pictures(encoder, islice(records, ROWS)):
+        vectors = iter(encoder.encode_texts([text for row in rows for text in row.captions]))
+        for row in rows:
+            if row.captions:
+                row.caption_vectors = _stacked(vectors, len(row.captions))
+        yield rows
+
+
+def _stacked(vectors: Iterator[Vectors], count: int) -> Vectors:
+    return np.stack(list(islice(vectors, count)))
+
+
+def _pictures(encoder: Encoder, records: Iterator[Record]) -> list[Row]:
+    """Return rows with the vectors of their pictures; no more contents are in memory than the encoder looks ahead."""
+    rows: list[Row] = []
+    waiting: deque[tuple[Row, str]] = deque()
+
+    def contents() -> Iterator[ImageLike]:
+        for record in records:
+            row = Row(record.id, record.captions, record.image, error=record.error)
+            rows.append(row)
+            if record.has_picture:
+                try:
+                    content = read(record.picture())
+                    row.sha256 = digest(content, row.id).hex()
+                except ImageError as error:
+                    row.error = str(error)
+                    continue
+                waiting.append((row, label(content)))
+                yield content
+
+    for vector in encoder.encode_each(contents()):
+        row, shown = waiting.popleft()
+        if isinstance(vector, ImageError):
+            row.error = str(vector).replace(shown, row.image or row.id, 1)
+        else:
+            row.vector = vector
+    return rows

@@ -1,0 +1,178 @@
+"""Texts by their words: how they are cut, and which words of a caption come from which of the retrieved captions.
+
+A retrieved caption that has a word of the caption supports it: the more so the nearer it is to the picture, by the same
+weights with which captions vote for a candidate, and the more words in a row they share. So the words of a caption that
+was retrieved as it stands come from itself before all. Words that every sentence has say nothing about a picture and
+are set apart; a word that no retrieved caption has comes from the language model alone.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from recap.types import VOTE_TEMPERATURE, Caption, Evidence
+
+# letters and digits of scripts without spaces stand alone, other words as they are written
+_SOLID = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+_WORD = re.compile(rf"[{_SOLID}]|[^\W{_SOLID}]+(?:['\u2019-][^\W{_SOLID}]+)*")
+_GAP = re.compile(rf"(?<=[{_SOLID}]) (?=[{_SOLID}])")
+
+
+_COMMON = """
+a an and are as at be been being but by can do does for from had has have he her his i if in into is it its of off on
+onto or our out over she so some that the their them there these they this those to up very was we were what when where
+which while who with you your
+"""
+COMMON_WORDS = frozenset(_COMMON.split())
+"""English words that are in every other sentence, whatever the picture."""
+
+
+@lru_cache(maxsize=1 << 14)
+def words(text: str) -> tuple[str, ...]:
+    """Return the words of a text in lower case."""
+    return tuple(_WORD.findall(text.casefold()))
+
+
+def surface_words(text: str) -> list[str]:
+    """Return the words of a text as they are written."""
+    return _WORD.findall(text)
+
+
+def join_words(sentence: list[str]) -> str:
+    """Return the words as one text, without spaces between words of scripts that have none."""
+    return _GAP.sub("", " ".join(sentence))
+
+
+def same_word(one: str, other: str) -> bool:
+    """Tell whether two words in lower case are the same but for an English ending: dog and dogs, run and running."""
+    return one == other or not roots(one).isdisjoint(roots(other))
+
+
+@lru_cache(maxsize=1 << 14)
+def roots(word: str) -> frozenset[str]:
+    """Return what a word in lower case may be without its English ending; a rest without a vowel is no word."""
+    word = word.removesuffix("'s").removesuffix("\u2019s")
+    found = {word}
+    for ending, others in (("s", ("",)), ("es", ("",)), ("ies", ("y",)), ("ing", ("", "e")), ("ed", ("", "e"))):
+        rest = word.removesuffix(ending)
+        if rest != word and len(rest) >= 3 - (ending == "ies") and any(vowel in rest for vowel in "aeiouy"):
+            found.update(rest + other for other in others)
+            if ending in ("ing", "ed") and rest[-1] == rest[-2]:
+                found.add(rest[:-1])
+    return frozenset(found)
+
+
+Kind = Literal["evidence", "common", "nowhere"]
+"""A word rests on evidence, is common to all sentences, or comes from nowhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One retrieved caption that a word comes from."""
+
+    evidence: int
+    """Its place in ``Attribution.evidence``."""
+    share: float
+    """How much of the word's support is its; the shares of a word add up to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttributedWord:
+    """One word of a caption, where it stands, and where it comes from."""
+
+    text: str
+    start: int
+    end: int
+    kind: Kind
+    support: float = 0.0
+    """How much of the weight of all retrieved captions has this word, from 0 to 1."""
+    sources: tuple[Source, ...] = ()
+    """The greatest share first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """The words of a caption with their sources."""
+
+    words: tuple[AttributedWord, ...]
+    evidence: tuple[Evidence, ...]
+    """The caption's evidence; behind it, retrieved candidates that are not among it but have words it lacks."""
+
+    @property
+    def unsupported(self) -> tuple[str, ...]:
+        """The words that come from nowhere."""
+        return tuple(word.text for word in self.words if word.kind == "nowhere")
+
+
+def attribute(caption: Caption, *, common_words: Collection[str] = COMMON_WORDS) -> Attribution:
+    """Say for each word of a caption which retrieved captions it comes from, and how much."""
+    evidence = _retrieved(caption)
+    sentences = [_folded(item.text) for item in evidence]
+    nearest = max((item.similarity for item in evidence), default=0.0)
+    weights = [math.exp((item.similarity - nearest) / VOTE_TEMPERATURE) for item in evidence]
+    said = surface_words(caption.text)
+    folded = _folded(caption.text)
+    words, place = [], 0
+    for number, word in enumerate(said):
+        start = caption.text.index(word, place)
+        place = start + len(word)
+        if folded[number] in common_words:
+            words.append(AttributedWord(word, start, place, "common"))
+            continue
+        strengths = [_strength(folded, number, sentence) for sentence in sentences]
+        words.append(_attributed(word, start, strengths, weights))
+    return Attribution(tuple(words), evidence)
+
+
+def _retrieved(caption: Caption) -> tuple[Evidence, ...]:
+    """Return the evidence, and of the retrieved candidates further down those that something is owed to."""
+    known = [_folded(item.text) for item in caption.evidence]
+    lacking = [word for word in _folded(caption.text) if not any(_has(sentence, word) for sentence in known)]
+    texts = {item.text for item in caption.evidence}
+    further = [
+        item
+        for item in caption.candidates
+        if item.origin == "retrieved"
+        and item.text not in texts
+        and (item.text == caption.text or any(_has(_folded(item.text), word) for word in lacking))
+    ]
+    further.sort(key=lambda item: -item.cosine)
+    return (*caption.evidence, *(Evidence(item.text, item.cosine) for item in further))
+
+
+def _folded(text: str) -> list[str]:
+    return [word.casefold() for word in surface_words(text)]
+
+
+def _has(sentence: Sequence[str], word: str) -> bool:
+    return any(same_word(word, other) for other in sentence)
+
+
+def _attributed(word: str, start: int, strengths: Sequence[int], weights: Sequence[float]) -> AttributedWord:
+    end = start + len(word)
+    total = math.fsum(weight * strength for weight, strength in zip(weights, strengths, strict=True))
+    if not total:
+        return AttributedWord(word, start, end, "nowhere")
+    pairs = enumerate(zip(weights, strengths, strict=True))
+    sources = [Source(row, weight * strength / total) for row, (weight, strength) in pairs if strength]
+    sources.sort(key=lambda source: (-source.share, source.evidence))
+    support = math.fsum(weights[source.evidence] for source in sources) / math.fsum(weights)
+    return AttributedWord(word, start, end, "evidence", support, tuple(sources))
+
+
+def _strength(said: Sequence[str], number: int, sentence: Sequence[str]) -> int:
+    """Return how many words in a row, this one among them, a sentence has in common with the caption; 0 without it."""
+
+    def run(place: int, other: int, by: int) -> int:
+        length = 0
+        while 0 <= place < len(said) and 0 <= other < len(sentence) and same_word(said[place], sentence[other]):
+            length, place, other = length + 1, place + by, other + by
+        return length
+
+    runs = (run(number, place, -1) + run(number, place, 1) - 1 for place in range(len(sentence)))
+    return max(0, *runs, 0)

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from recap.datasets import find_images
+from recap.errors import InputError
+from recap.parallel import storage
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for name in ("b.png", "a/z.png", "a/b/c.png", "a-b/x.png", ".hidden/y.png", "a/.thumb.png", "a.txt"):
+        path = tmp_path / "tree" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(name.encode())
+    return tmp_path / "tree"
+
+
+def test_a_folder_is_listed_like_find_images_does(tree: Path):
+    expected = [path.relative_to(tree).as_posix() for path in find_images([tree])]
+    assert [file.name for file in storage.listing(str(tree)) if file.name.endswith(".png")] == expected
+
+
+@pytest.mark.parametrize("place", ["{}", "file://{}"])
+def test_a_path_and_a_url_give_the_same(tree: Path, place: str):
+    found = storage.listing(place.format(tree))
+    assert [storage.read_bytes(file.url).decode() for file in found] == [file.name for file in found]
+    assert [file.name for file in storage.listing(place.format(tree / "a" / "*.png"))] == ["z.png"]
+    assert [file.name for file in storage.listing(place.format(tree / "*" / "x.png"))] == ["a-b/x.png"]
+    assert storage.is_folder(place.format(tree))
+    with storage.local_copy(place.format(tree / "b.png")) as path:
+        assert (path.name, path.read_bytes()) == ("b.png", b"b.png")
+
+
+def test_a_changed_file_has_another_token(tree: Path):
+    before = {file.name: file.token for file in storage.listing(str(tree))}
+    (tree / "b.png").write_bytes(b"longer than before")
+    after = {file.name: file.token for file in storage.listing(str(tree))}
+    assert [name for name in before if before[name] != after[name]] == ["b.png"]
+
+
+@pytest.mark.parametrize("place", ["{}/new/file", "file://{}/new/file", "memory://new/file"])
+def test_a_file_appears_when_it_is_complete(tmp_path: Path, place: str):
+    target = place.format(tmp_path)
+
+    def broken() -> None:
+        with storage.whole_file(target) as file:
+            file.write(b"half")
+            raise ValueError
+
+    with pytest.raises(ValueError, match=r"^$"):
+        broken()
+    assert not storage.exists(target)
+    with storage.whole_file(target) as file:
+        file.write(b"whole")
+    assert storage.read_bytes(target) == b"whole"
+    storage.remove(target)
+    assert not storage.exists(target)
+
+
+@pytest.mark.parametrize("place", ["{}/nothing", "file://{}/nothing", "nosuch://{}/nothing"])
+def test_what_is_not_there_is_an_error_that_names_it(tmp_path: Path, place: str):
+    with pytest.raises(InputError, match="no"):
+        storage.listing(place.format(tmp_path))

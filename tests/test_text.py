@@ -1,0 +1,109 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recap.text import attribute, join_words, same_word, surface_words, words
+from recap.types import Candidate, Caption, Evidence
+
+
+def test_words_of_several_scripts():
+    assert words("The Dog's red-brown BALL, ’tis.") == ("the", "dog's", "red-brown", "ball", "tis")
+    assert words("Ein großer Hund") == ("ein", "grosser", "hund")
+    assert words("狗 runs") == ("狗", "runs")
+    assert surface_words("In Paris, a T-shirt!") == ["In", "Paris", "a", "T-shirt"]
+
+
+def test_words_become_a_text_again():
+    assert join_words(["a", "red", "t-shirt"]) == "a red t-shirt"
+    assert join_words(["犬", "が", "2", "いる"]) == "犬が 2 いる"
+
+
+def caption(text: str, *evidence: tuple[str, float], candidates: tuple[Candidate, ...] = ()) -> Caption:
+    return Caption(text, 0.5, tuple(Evidence(*item) for item in evidence), candidates, "consensus")
+
+
+def test_words_come_from_the_captions_that_have_them():
+    result = attribute(caption("A Dog chases a frisbee.", ("two dogs run", 0.5), ("a cat", 0.4), ("the dog", 0.5)))
+    assert [(word.text, word.kind) for word in result.words] == [
+        ("A", "common"),
+        ("Dog", "evidence"),
+        ("chases", "nowhere"),
+        ("a", "common"),
+        ("frisbee", "nowhere"),
+    ]
+    dog = result.words[1]
+    assert [source.evidence for source in dog.sources] == [0, 2]
+    assert [source.share for source in dog.sources] == pytest.approx([0.5, 0.5])
+    assert dog.support == pytest.approx(2 / (2 + math.exp(-1)))
+    assert result.unsupported == ("chases", "frisbee")
+
+
+def test_nearer_captions_and_shared_neighbours_count_more():
+    near = attribute(caption("dog", ("a dog", 0.6), ("the dog", 0.5))).words[0]
+    assert near.sources[0].share / near.sources[1].share == pytest.approx(math.e)
+    beside = attribute(caption("a red car", ("a red ball", 0.5), ("one red car", 0.5), ("red", 0.5))).words[1]
+    assert [(s.evidence, s.share) for s in beside.sources] == [
+        (0, pytest.approx(0.4)),
+        (1, pytest.approx(0.4)),
+        (2, pytest.approx(0.2)),
+    ]
+
+
+def test_a_retrieved_caption_that_is_not_among_the_evidence_is_a_source_too():
+    chosen = Candidate("a horse", 0.9, 0.4, "retrieved")
+    written = Candidate("a zebra", 0.8, 0.4, "lm")
+    result = attribute(caption("a horse", ("a dog", 0.5), candidates=(chosen, written)))
+    assert [item.text for item in result.evidence] == ["a dog", "a horse"]
+    assert result.words[1].sources[0].evidence == 1
+    assert attribute(caption("a zebra", ("a dog", 0.5), candidates=(chosen, written))).unsupported == ("zebra",)
+
+
+def test_without_evidence_every_word_is_from_nowhere():
+    assert attribute(caption("red wall")).unsupported == ("red", "wall")
+    assert attribute(caption("")).words == ()
+
+
+def test_other_languages_bring_their_own_common_words():
+    result = attribute(caption("ein Hund", ("der Hund", 0.5)), common_words={"ein", "der"})
+    assert [word.kind for word in result.words] == ["common", "evidence"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        *[("dog", "dogs"), ("bus", "buses"), ("puppy", "puppies"), ("run", "running"), ("ride", "riding")],
+        *[("dog's", "dog"), ("jump", "jumped"), ("stand", "standing"), ("stands", "standing")],
+    ],
+)
+def test_endings(one: str, other: str):
+    assert same_word(one, other)
+    assert same_word(other, one)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("dog", "dig"), ("red", "r"), ("string", "str"), ("car", "cart"), ("s", "")]
+)
+def test_other_words_are_not_the_same(one: str, other: str):
+    assert not same_word(one, other)
+
+
+TEXTS = st.text(st.sampled_from("ab ,.-'ß日İ"), max_size=12)
+
+
+@given(TEXTS, st.lists(st.tuples(TEXTS, st.floats(-1, 1)), max_size=5))
+def test_places_shares_and_support_fit(text: str, evidence: list[tuple[str, float]]):
+    result = attribute(caption(text, *evidence), common_words=())
+    end = 0
+    for word in result.words:
+        assert text[word.start : word.end] == word.text
+        assert word.start >= end
+        end = word.end
+        if word.kind == "evidence":
+            assert math.fsum(source.share for source in word.sources) == pytest.approx(1)
+            assert 0 < word.support <= 1 + 1e-9
+            assert all(0 <= source.evidence < len(evidence) for source in word.sources)
+        else:
+            assert word.sources == ()
+            assert not any(word.text.casefold() in item[0].casefold().split() for item in evidence)
