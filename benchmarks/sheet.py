@@ -33,7 +33,7 @@ from recap import ReCap
 from recap.confidence import Floats, calibration_error
 from recap.datasets import find_images
 from recap.datasets.captions import by_stem, read_candidates, stem
-from recap.datasets.text import parse_json, read_lines, read_table
+from recap.datasets.records import parse_json, read_lines, read_table
 from recap.encoders.images import decode
 from recap.errors import ImageError, InputError
 from recap.files import atomic_write, write_json

@@ -25,8 +25,7 @@ from eyes.model import Eyes
 from eyes.training import Rates, Run
 
 from recap.assets import fetch
-from recap.encoders.builtin import MINILM_CUT, TINYVIT_CUT
-from recap.encoders.cutting import first_part
+from recap.encoders.builtin import MINILM_CUT, TINYVIT_CUT, first_part
 
 STEPS = ("pictures", "texts", "warm-up", "train", "vectors", "export")
 FIRST_CAPTIONS = 2

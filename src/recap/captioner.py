@@ -26,7 +26,7 @@ from recap.fitting.fit import EncodedPairs, Pairs, encode_pairs, worked_examples
 from recap.fitting.pairs import FitReport
 from recap.language import LanguageModel, PromptTemplate, PromptTooLongError, load_language_model
 from recap.packs import folder as pack
-from recap.packs.about import About
+from recap.packs.card import About
 from recap.packs.register import Pictures
 from recap.selection import RULES, Scores, is_degenerate
 from recap.settings import Settings

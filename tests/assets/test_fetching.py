@@ -16,7 +16,9 @@ from pathlib import Path
 import pytest
 
 from recap import assets
-from recap.assets import ASSETS, Asset, HubFile, LocalFile, PackageFile, cache_dir, fetch, files, is_cached, packages
+from recap.assets import ASSETS, Asset, HubFile, LocalFile, PackageFile, cache_dir, fetch, is_cached
+from recap.assets import fetching as files
+from recap.assets import fetching as packages
 from recap.errors import AssetError, BrokenDownloadError, ChecksumError, DiskFullError, InputError, OfflineError
 
 WEIGHTS = os.urandom(300_000)

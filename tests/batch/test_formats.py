@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recap.batch import FORMATS, FileFacts, Record, check_paths, format_of, write_records
-from recap.batch.coco import image_id
+from recap.batch.formats import image_id
 from recap.datasets.captions import read_candidates
 from recap.errors import InputError
 from recap.types import Candidate, Caption, Evidence

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recap.batch import FileFacts, Record, open_journal
+from recap.batch import FailureList, FileFacts, Record, open_journal, provenance
+from recap.captioner import ReCap
 from recap.errors import InputError
+from recap.types import Pair
 
 MADE_BY = {"recap": "1", "pack": "p", "encoder": "e", "language_model": "none", "settings": "abc"}
 
@@ -135,3 +137,49 @@ def test_two_processes_cannot_have_it(tmp_path: Path):
 def test_a_folder_that_is_not_there(tmp_path: Path):
     with pytest.raises(InputError, match="no such folder"), open_journal(tmp_path / "no" / "j.jsonl", MADE_BY):
         pass
+
+
+def test_failures_are_listed_as_they_come_and_each_run_begins_anew(tmp_path: Path):
+    path = tmp_path / "errors.jsonl"
+    for count in (2, 1):
+        failures = FailureList(path)
+        for number in range(count):
+            failures.add(f"{number}\udcff.jpg", "empty")
+            assert len(path.read_text().splitlines()) == number + 1
+        failures.close()
+    assert json.loads(path.read_text()) == {"path": "0\udcff.jpg", "reason": "empty"}
+    FailureList(path).close()
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("content", [b"my own log\n", b'{"path": 1}\n', b"[]\n", b"\xff\xfe\n"])
+def test_another_file_of_that_name_is_left_alone(tmp_path: Path, content: bytes):
+    path = tmp_path / "errors.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="--errors"):
+        FailureList(path)
+    assert path.read_bytes() == content
+
+
+def test_everything_decisive_is_in_the_hash(
+    captioner: ReCap, pairs: list[Pair], encoder_folder: Path, shared_encoder_folder: Path, tmp_path: Path
+):
+    marks = provenance(captioner, "mine")
+    assert marks["pack"] == "mine"
+    assert marks["language_model"] == "none"
+    assert marks["encoder"] == f"onnx:{encoder_folder}"
+    captioner.save_pretrained(tmp_path / "pack")
+    assert provenance(ReCap.from_pretrained(tmp_path / "pack"), "mine") == marks
+    name = f"onnx:{encoder_folder}"
+    other_words = [Pair(pair.image, (*pair.captions[:2], "a wall"), pair.id) for pair in pairs]
+    others = [
+        captioner.configured(k=3),
+        captioner.configured(seed=5),
+        captioner.configured(method="procrustes"),
+        ReCap.fit(pairs[:-1], encoder=name, method="ols"),
+        ReCap.fit(other_words, encoder=name, method="ols"),
+        ReCap.fit(pairs, encoder=f"onnx:{shared_encoder_folder}", method="ols"),
+    ]
+    hashes = [provenance(other, "mine")["settings"] for other in (captioner, *others)]
+    hashes.append(provenance(captioner, "mine", min_confidence=0.5)["settings"])
+    assert len(set(hashes)) == len(hashes)

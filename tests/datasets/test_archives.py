@@ -13,8 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from recap.datasets import PairFiles, Sentence, read_pairs, read_sentences, stream_pairs
-from recap.datasets.parquet import parquet_pairs
-from recap.datasets.shards import shard_pairs
+from recap.datasets.archives import parquet_pairs, shard_pairs
 from recap.errors import InputError
 from recap.types import Pair
 

@@ -5,7 +5,7 @@ import pytest
 
 from recap.datasets.narratives import read_narratives
 from recap.errors import InputError
-from recap.experiments.search_level import narratives
+from recap.experiments.searches import narratives
 
 
 def line(data: str, image: str, caption: str) -> str:

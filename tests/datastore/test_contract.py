@@ -301,7 +301,7 @@ def test_deduplicate_keeps_the_first(new_store, unit):
 
 
 def test_near_duplicates_among_neighbours(new_store, unit, monkeypatch):
-    monkeypatch.setattr("recap.datastore.duplicates.EXACT_ROWS", 10)
+    monkeypatch.setattr("recap.datastore.ranking.EXACT_ROWS", 10)
     store = new_store(16, center=unit(1, seed=3)[0] * 0.2)
     store.add([f"{i}" for i in range(80)], np.concatenate([unit(40), unit(40) + 0.001]))
     assert store.deduplicate(0.999) == 40

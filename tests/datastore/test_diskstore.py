@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recap.datastore import Datastore, DiskArguments, DiskStore, disk, diskstore, lists, open_store, pending
+from recap.datastore import Datastore, DiskArguments, DiskStore, disk, diskstore, open_store
+from recap.datastore import disk as pending
+from recap.datastore import disksearch as lists
 from recap.datastore.manifest import MANIFEST, read_manifest
 from recap.errors import DiskFullError, InputError, PackError
 

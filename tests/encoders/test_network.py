@@ -11,9 +11,9 @@ from PIL import Image
 
 from recap.encoders.base import DetailedImageEncoder, Encoder, ImageEncoder, TextEncoder
 from recap.encoders.cache import VectorCache
-from recap.encoders.joined import JoinedImageEncoder
 from recap.encoders.network import CachedTextEncoder, SingleImageEncoder, cores, fingerprint_of, unit_rows
 from recap.encoders.preprocess import Pixels, Preprocess
+from recap.encoders.variants import JoinedImageEncoder
 from recap.errors import ImageError, InputError, RecapError
 from recap.types import Vectors
 

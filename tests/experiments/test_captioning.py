@@ -14,9 +14,9 @@ import pytest
 from recap.datasets import read_flickr8k
 from recap.errors import InputError
 from recap.experiments import Setup, run_experiment
+from recap.experiments.captions import points, score_systems
 from recap.experiments.choices import caption_settings
 from recap.experiments.data import Bench
-from recap.experiments.scores import points, score_systems
 from recap.experiments.table import Row, Table
 from recap.language.writer import WriterModel
 from recap.metrics import bleu, cider_d, evaluate

@@ -146,7 +146,7 @@ def test_a_published_smallcap_sees_the_pictures_themselves(
 ) -> None:
     from transformers import CLIPVisionConfig, CLIPVisionModel, GPT2LMHeadModel
 
-    from recap.experiments.baselines.patches import MEAN, STD, Patches
+    from recap.experiments.baselines.systems import MEAN, STD, Patches
 
     decoder = make_decoder()
     decoder.tokenizer.save_pretrained(tmp_path / "tokenizer")

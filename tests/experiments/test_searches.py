@@ -14,7 +14,7 @@ from recap.errors import InputError
 from recap.experiments import Setup, run_experiment, write_outcome
 from recap.experiments.base import Outcome
 from recap.experiments.search import METRICS, DrawnOnce, Search, best_k, ks, value
-from recap.experiments.search_level import narratives
+from recap.experiments.searches import narratives
 from recap.experiments.table import Row
 from recap.language import Decoding
 from recap.language.writer import WriterModel

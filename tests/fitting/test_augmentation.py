@@ -19,8 +19,7 @@ from recap.fitting.fit import Validation, encode_pairs
 from recap.fitting.tuning import remembering
 from recap.language import Decoding
 from recap.metrics import aclip_s, cider_d, refaclip_s
-from recap.metrics.scenegraph import SceneGraph
-from recap.metrics.synonyms import Synonyms
+from recap.metrics.scenegraph import SceneGraph, Synonyms
 from recap.types import Draft, Pair, Prompt
 
 COLOURS = ("red", "green", "blue", "yellow", "purple", "cyan")

@@ -10,7 +10,7 @@ import pytest
 from recap.errors import AssetError, InputError
 from recap.language import load_language_model
 from recap.language.base import Decoding
-from recap.language.convert import convert_to_ct2
+from recap.language.ct2 import convert_to_ct2
 from recap.types import Prompt
 
 PROMPTS = [

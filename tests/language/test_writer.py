@@ -13,8 +13,21 @@ import pytest
 
 from recap.errors import AssetError
 from recap.language import Decoding, load_language_model
-from recap.language.reading import BEGIN, END, LENGTH, PAD, SEQUENCES, SLOTS, SPECIAL, UNKNOWN, read
-from recap.language.writer import Style, WriterModel, _followers, choose
+from recap.language.writer import (
+    BEGIN,
+    END,
+    LENGTH,
+    PAD,
+    SEQUENCES,
+    SLOTS,
+    SPECIAL,
+    UNKNOWN,
+    Style,
+    WriterModel,
+    _followers,
+    choose,
+    read,
+)
 from recap.text import words
 from recap.types import Prompt
 

@@ -2,8 +2,7 @@ import pytest
 
 from recap.errors import InputError
 from recap.metrics import chair, evaluate
-from recap.metrics.chair import invented, named
-from recap.metrics.things import EITHER, HINTS, THINGS
+from recap.metrics.chair import EITHER, HINTS, THINGS, invented, named
 
 
 def kinds(text: str) -> list[str]:

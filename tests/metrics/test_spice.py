@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recap.errors import InputError
-from recap.metrics.scenegraph import SceneGraph
+from recap.metrics.scenegraph import SceneGraph, Synonyms
 from recap.metrics.spice import image_numbers, score_graphs, spice
 from recap.metrics.statistics import MetricWarning
-from recap.metrics.synonyms import Synonyms
 
 SYNONYMS = Synonyms(
     {

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recap.metrics import tokenize
-from recap.metrics.tokenizer import encode
-from recap.metrics.treebank import tokenize_span
+from recap.metrics.tokenizer import encode, tokenize_span
 
 SAMPLE = json.loads((Path(__file__).parent / "ptb_sample.json").read_text(encoding="utf-8"))
 

@@ -8,7 +8,7 @@ import pytest
 
 from recap import ReCap
 from recap.errors import EncoderMismatchError, InputError, RecapWarning
-from recap.packs.about import About
+from recap.packs.card import About
 from recap.packs.merge import merge
 from recap.packs.verify import verify
 from recap.types import Pair

@@ -11,16 +11,47 @@ import numpy as np
 import pytest
 
 from recap.alignment import LinearAlignment
+from recap.captioner import ReCap
 from recap.datasets import PairFiles
 from recap.encoders import Encoder
-from recap.errors import EncoderMismatchError, InputError
+from recap.errors import EncoderMismatchError, InputError, RecapWarning
 from recap.fitting.fit import EncodedPairs, Validation, encode_pairs
 from recap.parallel import fitting, shards
 from recap.parallel.embedding import embed
-from recap.parallel.fitting import add_statistics, fit_vectors
+from recap.parallel.fitting import Fitted, SomePictures, add_statistics, fit_vectors
 from recap.parallel.parts import find_parts
 from recap.parallel.runners import LocalRunner, Runner
 from recap.parallel.shards import VectorFolder
+from recap.types import Pair
+
+
+def fitted(encoder: Encoder, pairs: list[Pair]) -> list[Fitted]:
+    vectors = encoder.encode_images([pair.image for pair in pairs])
+    return [
+        Fitted(pair.id, f"{number * 37 % 101:064x}", vector, encoder.encode_texts(list(pair.captions)))
+        for number, (pair, vector) in enumerate(zip(pairs, vectors, strict=True))
+    ]
+
+
+def test_the_same_pictures_are_kept_in_any_order_and_come_in_their_own(encoder: Encoder, pairs: list[Pair]):
+    given = fitted(encoder, pairs)
+    expected = sorted(given, key=lambda item: item.sha256)[:7]
+    for order in (given, given[::-1]):
+        some = SomePictures(7)
+        for start in range(0, len(order), 5):
+            some.take(order[start : start + 5])
+        known = some.known()
+        assert known.ids == tuple(item.id for item in order if item in expected)
+        assert len(known.references) == sum(known.counts)
+        assert (known.images == np.stack([item.vector for item in order if item in expected])).all()
+
+
+def test_too_few_pictures_are_a_warning(encoder: Encoder, pairs: list[Pair]):
+    captioner = ReCap.fit(pairs, encoder=encoder, language_model=None, method="ols")
+    some = SomePictures()
+    some.take(fitted(encoder, pairs))
+    with pytest.warns(RecapWarning, match="no confidence: confidence needs at least 20 pictures"):
+        assert some.calibration(captioner) is None
 
 
 class Tree(LocalRunner):

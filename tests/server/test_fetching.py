@@ -12,8 +12,8 @@ import pytest
 
 from recap.errors import ImageError
 from recap.server.fetching import Address, Fetcher, is_public
-from recap.server.limits import Memory
 from recap.server.metrics import Metrics
+from recap.server.middleware import Memory
 from recap.server.problems import Problem
 
 HERE, THERE = ipaddress.ip_address("127.0.0.1"), ipaddress.ip_address("127.0.0.2")

@@ -24,7 +24,7 @@ from recap.assets import cache_dir, fetch
 from recap.datasets import read_flickr8k
 from recap.encoders import Encoder, load_encoder
 from recap.errors import ImageError
-from recap.language.reading import SPECIAL, VOTERS
+from recap.language.writer import SPECIAL, VOTERS
 from recap.packs import folder as pack
 from recap.packs.builtin import choose_captions, concept_sentences, packaged_file
 from recap.text import words

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from recap.language.reading import BEGIN, PAD
+from recap.language.writer import BEGIN, PAD
 from recap.metrics import CiderD
 from recap.metrics.chair import invented
 from writer.batches import Batch, Corpus, Examples, Noise, Source, collate

@@ -26,10 +26,11 @@ from recap.alignment.rows import (
     assign_captions,
     check_weights,
     inverse_lengths,
+    read_tensors,
     working_dtype,
+    write_tensors,
 )
 from recap.alignment.solvers import Matrix
-from recap.alignment.storage import read_tensors, write_tensors
 from recap.errors import EncoderMismatchError, InputError, damaged
 
 _KIND = "pair-statistics"

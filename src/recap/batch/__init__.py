@@ -6,11 +6,8 @@ the metadata of the pictures, or one page that shows what each caption rests on.
 
 from __future__ import annotations
 
-from recap.batch.failures import FailureList
 from recap.batch.formats import FORMATS, Sink, check_paths, format_of, write_records
-from recap.batch.journal import Journal, open_journal
-from recap.batch.output import open_output
-from recap.batch.provenance import provenance
+from recap.batch.journal import FailureList, Journal, open_journal, open_output, provenance
 from recap.batch.record import FileFacts, Record
 from recap.batch.run import Summary, caption_files
 

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import csv
+import io
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from itertools import chain, islice
 from pathlib import Path
-from typing import Protocol
+from types import NoneType
+from typing import Any, Literal, Protocol, get_args, get_origin, get_type_hints
 
-from recap.batch.record import Record
+from recap.batch.record import Record, json_line
+from recap.datasets.captions import stem
 from recap.errors import InputError
+from recap.files import atomic_write
+from recap.types import Caption
 
 SUFFIXES = {
     ".jsonl": "jsonl",
@@ -52,22 +61,137 @@ def write_records(path: Path, kind: str, records: Iterable[Record]) -> None:
 
 def writer(kind: str) -> Callable[[Path, Iterable[Record]], None]:
     """Return the function that writes a format."""
-    if kind == "jsonl":
-        from recap.batch.jsonl import write_jsonl as write
-    elif kind == "csv":
-        from recap.batch.table import write_csv as write
-    elif kind == "parquet":
-        from recap.batch.parquet import write_parquet as write
-    elif kind == "coco":
-        from recap.batch.coco import write_coco as write
-    else:
+    writers = {"jsonl": write_jsonl, "csv": write_csv, "parquet": write_parquet, "coco": write_coco}
+    if kind not in writers:
         raise InputError(f"unknown format {kind!r}; known: {', '.join(FORMATS)}")
-    return write
+    return writers[kind]
 
 
 def check_paths(kind: str, paths: Sequence[str]) -> None:
     """Raise now, rather than after the work, when a format cannot hold these pictures."""
     if kind == "coco":
-        from recap.batch.coco import check_ids
-
         check_ids(paths)
+
+
+def write_jsonl(path: Path, records: Iterable[Record]) -> None:
+    """Write one line for each record."""
+    with atomic_write(path) as file:
+        file.writelines(json_line(record.as_dict()) for record in records)
+
+
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
+
+def write_csv(path: Path, records: Iterable[Record]) -> None:
+    """Write a header and one row for each record; a file without records has the least of headers."""
+    rows = ({name: _inert(value) for name, value in record.flat().items()} for record in records)
+    first = next(rows, None)
+    sample = {"path": "", "caption": ""} if first is None else first
+    columns = [name for name, value in sample.items() if not isinstance(value, list | tuple | dict)]
+    with atomic_write(path) as file:
+        # names of files need not be UTF-8, and are written as they are
+        text = io.TextIOWrapper(file, encoding="utf-8", errors="surrogateescape", newline="")
+        table = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
+        table.writeheader()
+        table.writerows(chain([] if first is None else [first], rows))
+        text.flush()
+        text.detach()
+
+
+def _inert(value: object) -> object:
+    """Return a cell that no spreadsheet takes for a formula: a text that begins like one gets an apostrophe."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA_STARTS) else value
+
+
+GROUP = 1000
+"""So many pictures are in memory, and in a row group, at a time."""
+
+
+def write_parquet(path: Path, records: Iterable[Record]) -> None:
+    """Write one row for each record."""
+    import pyarrow
+    import pyarrow.parquet
+
+    remaining = iter(records)
+    first = next(remaining, None)
+    schema = _schema(first)
+    with atomic_write(path) as file, pyarrow.parquet.ParquetWriter(file, schema, compression="zstd") as writer:
+        remaining = chain([] if first is None else [first], remaining)
+        while group := list(islice(remaining, GROUP)):
+            rows = [{**record.flat(), "path": _text(record.path)} for record in group]
+            writer.write_table(pyarrow.Table.from_pylist(rows, schema=schema))
+
+
+def _schema(first: Record | None) -> Any:
+    """Return the columns: of a caption by the types it is declared with, of anything else by its first value."""
+    import pyarrow
+
+    hints = get_type_hints(Caption)
+    hints["caption"] = hints.pop("text")
+    if first is None:
+        values: Mapping[str, Any] = dict.fromkeys(("path", "caption"), "")
+    else:
+        values = first.flat()
+    columns = [(name, _arrow_type(hints.get(name, type(value)))) for name, value in values.items()]
+    made_by = json.dumps(dict(first.generated_by)) if first is not None else "recap"
+    return pyarrow.schema(columns, metadata={"generated_by": made_by, "machine_written": "true"})
+
+
+def _arrow_type(hint: Any) -> Any:
+    """Return the column type for a Python type."""
+    import pyarrow
+
+    if is_dataclass(hint) and isinstance(hint, type):
+        hints = get_type_hints(hint)
+        return pyarrow.struct([(field.name, _arrow_type(hints[field.name])) for field in fields(hint)])
+    if get_origin(hint) is tuple:
+        return pyarrow.list_(_arrow_type(get_args(hint)[0]))
+    if get_origin(hint) is Literal:
+        return pyarrow.string()
+    optional = [kind for kind in get_args(hint) if kind is not NoneType]
+    if optional:
+        return _arrow_type(optional[0])
+    return {float: pyarrow.float64(), int: pyarrow.int64(), bool: pyarrow.bool_()}.get(hint, pyarrow.string())
+
+
+def _text(path: str) -> str:
+    """Return a path as text; bytes that are not UTF-8 become replacement marks, since Parquet has no room for them."""
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def write_coco(path: Path, records: Iterable[Record]) -> None:
+    """Write one entry for each record that has a caption."""
+    seen: dict[int | str, str] = {}
+    with atomic_write(path) as file:
+        separator = b"[\n"
+        for record in records:
+            if record.abstained:
+                continue
+            entry = {"image_id": _checked_id(record.path, seen), "caption": record.text}
+            file.write(separator + json.dumps(entry).encode())
+            separator = b",\n"
+        file.write(b"\n]\n" if seen else b"[]\n")
+
+
+def check_ids(paths: Sequence[str]) -> None:
+    """Raise if two pictures would have the same image id."""
+    seen: dict[int | str, str] = {}
+    for path in paths:
+        _checked_id(path, seen)
+
+
+def image_id(path: str) -> int | str:
+    """Return the image id of a picture."""
+    name = stem(path)
+    return int(name) if name.isascii() and name.isdigit() else name
+
+
+def _checked_id(path: str, seen: dict[int | str, str]) -> int | str:
+    number = image_id(path)
+    other = seen.setdefault(number, path)
+    if other != path:
+        raise InputError(
+            f"{other} and {path} have the same image id {number!r} in COCO results: caption them into two files, "
+            "or choose another format"
+        )
+    return number

@@ -8,18 +8,25 @@ is itself the output of the format ``jsonl``; the other formats are made from it
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from filelock import FileLock, Timeout
 
+from recap import __version__
+from recap.batch.formats import write_records
 from recap.batch.record import Record, json_line
 from recap.errors import InputError
 from recap.files import atomic_write
+
+if TYPE_CHECKING:
+    from recap.captioner import ReCap
 
 SYNC_SECONDS = 2.0
 """Lines are brought to the disk in groups, at least this often while lines come."""
@@ -189,3 +196,100 @@ def _other_settings(path: Path, then: Mapping[str, str], now: Mapping[str, str])
     ]
     which = "; ".join(changed) or "another -k, --method, --seed and the like, or the pack was changed meanwhile"
     return f"{path} was begun with other settings ({which}): name another file with --out, or begin anew with --restart"
+
+
+@contextmanager
+def open_output(out: Path, kind: str, generated_by: Mapping[str, str], *, restart: bool = False) -> Iterator[Journal]:
+    """Yield the journal of an output file; when the block ends without an error, the file is made from it.
+
+    Args:
+        out: the output. ``jsonl`` is itself the journal, any other format has it beside it, as ``OUT.journal``.
+        kind: one of ``recap.batch.FORMATS``.
+        generated_by: the marks of the captions, as ``provenance`` returns them.
+        restart: whether to begin anew, whatever is there.
+    """
+    path = out if kind == "jsonl" else out.with_name(f"{out.name}.journal")
+    if out.exists() and not path.exists() and not restart:
+        raise InputError(
+            f"{out} is there, but no {path.name} beside it to go on from: name another file with --out, "
+            "or have it written over with --restart"
+        )
+    with open_journal(path, generated_by, restart=restart) as journal:
+        yield journal
+        journal.finish()
+        if kind != "jsonl":
+            write_records(out, kind, journal.records())
+
+
+class FailureList:
+    """Lists failures in a file, one json object a line with ``path`` and ``reason``, as they come.
+
+    Every run begins it anew, since every run tries these files again; after a run without failures there is no file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if not _is_ours(path):
+            raise InputError(f"{path} is there and lists no errors of recap: name another file with --errors")
+        path.unlink(missing_ok=True)
+        self._file: BinaryIO | None = None
+
+    def add(self, path: str, reason: str) -> None:
+        """Add one failure."""
+        if self._file is None:
+            self._file = self.path.open("ab", buffering=0)
+        self._file.write(json_line({"path": path, "reason": reason}))
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+
+def _is_ours(path: Path) -> bool:
+    """Tell whether a file may be written over: it is not there, is empty, or lists failures."""
+    if not path.exists():
+        return True
+    try:
+        with path.open("rb") as file:
+            line = file.readline()
+        return not line or json.loads(line).keys() == {"path", "reason"}
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def provenance(captioner: ReCap, pack: str, *, min_confidence: float | None = None, **others: Any) -> dict[str, str]:
+    """Return what wrote the captions, with a hash of everything that decides which ones come out.
+
+    Args:
+        captioner: the captioner with its settings.
+        pack: the name it was loaded by.
+        min_confidence: captions less sure than this are withheld.
+        others: settings outside the captioner that belong into the hash, ready for json.
+    """
+    model = captioner.language_model
+    named = {
+        "recap": __version__,
+        "pack": pack,
+        "encoder": captioner.encoder.name,
+        "language_model": model.name if model else "none",
+    }
+    if min_confidence is not None:
+        named["min_confidence"] = str(float(min_confidence))
+        others["min_confidence"] = float(min_confidence)
+    return {**named, "settings": _settings_hash(captioner, others)}
+
+
+def _settings_hash(captioner: ReCap, others: dict[str, Any]) -> str:
+    alignment = captioner.alignment
+    arrays = (alignment.W_, alignment.image_mean_, alignment.text_mean_)
+    decisive = {
+        "encoders": [captioner.encoder.image.fingerprint, captioner.encoder.text.fingerprint],
+        "map": [hashlib.sha256(array.tobytes()).hexdigest() for array in arrays],
+        "datastore": [captioner.datastore.sources(), captioner.datastore.content_hash()],
+        "language_model": captioner.language_model.name if captioner.language_model else "none",
+        "calibration": captioner.calibration and captioner.calibration.as_dict(),
+        "settings": captioner.settings.as_dict(),
+        "others": others,
+    }
+    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]

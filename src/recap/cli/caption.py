@@ -72,7 +72,7 @@ class Target:
             check_sidecars(paths)
             sinks.append(Sidecars(self.existing or "keep", prefix=self.prefix or "", suffix=self.suffix or ""))
         if self.metadata:
-            from recap.batch.pages import DescriptionSink
+            from recap.batch.sidecars import DescriptionSink
 
             sinks.append(DescriptionSink(keep_original=self.keep_originals))
         return sinks
@@ -263,7 +263,7 @@ def _opened_report(target: Target, stack: ExitStack) -> HtmlReport | None:
 def _page(report: HtmlReport | None) -> list[Sink]:
     if report is None:
         return []
-    from recap.batch.pages import ReportSink
+    from recap.batch.sidecars import ReportSink
 
     return [ReportSink(report)]
 
@@ -284,7 +284,7 @@ def _videos(captioner: ReCap, frames: int, scenes: bool) -> dict[str, CaptionFil
 
 def _report_descriptions(sinks: Sequence[Sink]) -> None:
     """Say which pictures did not take a caption into their metadata."""
-    from recap.batch.pages import DescriptionSink
+    from recap.batch.sidecars import DescriptionSink
 
     for sink in sinks:
         if isinstance(sink, DescriptionSink):

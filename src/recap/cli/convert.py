@@ -11,7 +11,7 @@ import click
 @click.option("--quantization", default="int8", show_default=True, help="int8, int8_float32, float16 or float32.")
 def convert(model: str, out: str, quantization: str) -> None:
     """Convert MODEL, a local FLAN-T5 folder, to CTranslate2, which runs it several times faster on a CPU."""
-    from recap.language.convert import convert_to_ct2
+    from recap.language.ct2 import convert_to_ct2
 
     convert_to_ct2(model, out, quantization=quantization)
     click.echo(f"ct2:{out}")

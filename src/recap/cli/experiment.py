@@ -74,7 +74,7 @@ def experiment(
 
 def _write_all(setup: Setup, out: Path | None, on: str | None) -> None:
     from recap.experiments.data import READERS
-    from recap.experiments.report import write_report
+    from recap.experiments.page import write_report
 
     if out is None:
         raise click.UsageError("all writes a page: name a folder with --out")

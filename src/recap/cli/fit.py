@@ -129,8 +129,8 @@ def start(
     from recap.captioner import ReCap
     from recap.datasets import PairFiles
     from recap.encoders import load_encoder
-    from recap.packs.about import About
-    from recap.parallel.whole import fit_in_parts, is_for_parts
+    from recap.packs.card import About
+    from recap.parallel.fitting import fit_in_parts, is_for_parts
 
     apart = validation_pairs(validation or ("0.1" if tune else None), pairs, images)
     options: dict[str, Any] = {
@@ -284,7 +284,7 @@ def finish(captioner: ReCap, target: Path, report: Path | None, started: float, 
     """Save the pack, say what it is and what was wrong with the pairs; exit with 1 when some were broken."""
     from recap.datastore import DiskArguments, DiskStore
     from recap.packs.captions import move
-    from recap.parallel.whole import vectors_beside
+    from recap.parallel.fitting import vectors_beside
 
     captioner.save_pretrained(target)
     if datastore is not None and not (datastore == DiskArguments.kind and isinstance(captioner.datastore, DiskStore)):

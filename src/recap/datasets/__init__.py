@@ -1,10 +1,10 @@
 """Pairs of pictures and captions from the files people have."""
 
+from recap.datasets.captions import Sentence, read_sentences
 from recap.datasets.flickr8k import read_flickr8k
 from recap.datasets.images import IMAGE_SUFFIXES, find_images
 from recap.datasets.pairs import PairFiles, read_pairs, stream_pairs
 from recap.datasets.records import printable
-from recap.datasets.sentences import Sentence, read_sentences
 
 __all__ = [
     "IMAGE_SUFFIXES",

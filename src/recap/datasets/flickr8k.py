@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from recap.datasets.sources import require, require_split
-from recap.datasets.text import read_lines, read_text
+from recap.datasets.records import read_lines, read_text, require, require_split
 from recap.errors import InputError
 from recap.types import Pair
 

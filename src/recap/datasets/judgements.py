@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 from recap.datasets.captions import stem
 from recap.datasets.flickr8k import TOKEN_FILES, read_flickr8k_captions
-from recap.datasets.text import parse_json, read_lines, read_text
+from recap.datasets.records import parse_json, read_lines, read_text
 from recap.errors import InputError, MissingExtraError
 
 CATEGORIES = {1: "HC", 2: "HI", 3: "HM", 4: "MM"}

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from recap.datasets.images import find_images
-from recap.datasets.sources import require, require_split
-from recap.datasets.text import parse_json, read_text
+from recap.datasets.records import parse_json, read_text, require, require_split
 from recap.errors import InputError
 from recap.types import Pair
 

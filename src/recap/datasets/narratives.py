@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from recap.datasets.sources import require
-from recap.datasets.text import parse_json, read_lines
+from recap.datasets.records import parse_json, read_lines, require
 from recap.errors import InputError
 from recap.types import Pair
 

@@ -12,11 +12,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from recap.datasets.archives import find_shards, parquet_pairs, shard_pairs
 from recap.datasets.images import find_images
-from recap.datasets.parquet import parquet_pairs
-from recap.datasets.records import MissingCaptionError, OnBroken, as_captions, printable
-from recap.datasets.shards import find_shards, shard_pairs
-from recap.datasets.text import parse_json, read_lines, read_table, read_text
+from recap.datasets.records import (
+    MissingCaptionError,
+    OnBroken,
+    as_captions,
+    parse_json,
+    printable,
+    read_lines,
+    read_table,
+    read_text,
+)
 from recap.errors import InputError, RecapWarning
 from recap.types import Pair
 

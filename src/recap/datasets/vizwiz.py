@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from recap.datasets.sources import require, require_split
-from recap.datasets.text import parse_json, read_text
+from recap.datasets.records import parse_json, read_text, require, require_split
 from recap.errors import InputError
 from recap.files import write_json
 from recap.types import Pair

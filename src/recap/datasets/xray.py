@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 from xml.etree import ElementTree
 
-from recap.datasets.sources import require, require_split
+from recap.datasets.records import require, require_split
 from recap.errors import InputError
 from recap.types import Pair
 

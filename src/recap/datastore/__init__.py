@@ -10,11 +10,10 @@ from recap.datastore.index import (
     IndexArguments,
     VectorIndex,
 )
-from recap.datastore.location import open_store
 from recap.datastore.mutable import MutableStore
 from recap.datastore.store import Datastore
 from recap.datastore.unimodal import ImageTable
-from recap.datastore.view import DatastoreView
+from recap.datastore.view import DatastoreView, open_store
 
 __all__ = [
     "ApproximateArguments",

@@ -19,19 +19,22 @@ the end are written again together with what is new, so that many small commits 
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+import shutil
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
+from filelock import FileLock, Timeout
 
 from recap.datastore.base import Ids
-from recap.datastore.blocks import VectorBlocks
 from recap.datastore.manifest import (
     FORMAT,
     MANIFEST,
@@ -43,13 +46,90 @@ from recap.datastore.manifest import (
     StoredFile,
     read_manifest,
 )
-from recap.datastore.matrix import map_matrix, write_matrix
-from recap.datastore.pending import delete_abandoned
-from recap.datastore.reading import read_table
-from recap.datastore.table import CaptionTable
+from recap.datastore.table import CaptionTable, VectorBlocks, read_table
 from recap.errors import PackError
 from recap.files import TEMPORARY_SUFFIX, atomic_write, exclusive, file_sha256, sealed, write_json
 from recap.types import Vectors
+
+TYPES = {"float32": "F32", "float16": "F16", "int64": "I64"}
+ALIGNMENT = 64
+MAX_HEADER = 1 << 20
+
+
+def write_matrix(
+    file: BinaryIO, name: str, shape: tuple[int, ...], dtype: str, pieces: Iterable[npt.NDArray[Any]]
+) -> None:
+    """Write ``pieces``, which together make up an array of ``shape``, as the tensor ``name``."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    header = json.dumps({name: {"dtype": TYPES[dtype], "shape": list(shape), "data_offsets": [0, size]}}).encode()
+    header += b" " * (-(len(header) + 8) % ALIGNMENT)
+    file.write(len(header).to_bytes(8, "little") + header)
+    stored = np.dtype(dtype).newbyteorder("<")
+    for piece in pieces:
+        file.write(np.ascontiguousarray(piece, dtype=stored).data)
+
+
+def map_matrix(path: Path, name: str, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """Return the tensor ``name`` of a file, mapped; ``PackError`` names the file when it is not as expected."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            entry = json.loads(file.read(length))[name] if length <= MAX_HEADER else None
+        wanted = {"dtype": TYPES[dtype], "shape": list(shape), "data_offsets": [0, size]}
+        if entry != wanted:
+            raise PackError(f"{path} does not hold the {dtype} array of shape {shape} that the manifest promises")
+        if path.stat().st_size != 8 + length + size:
+            raise PackError(f"{path} is truncated or damaged: {path.stat().st_size} bytes, not {8 + length + size}")
+        if size == 0:
+            return np.empty(shape, dtype=dtype)
+        return np.memmap(path, dtype=np.dtype(dtype).newbyteorder("<"), mode="r", offset=8 + length, shape=shape)
+    except FileNotFoundError as error:
+        raise PackError(f"{path} is missing; the store needs it") from error
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise PackError(f"{path} is not a readable safetensors file: {error}") from error
+
+
+PREFIX = ".pending-"
+PENDING_LOCK = ".lock"
+
+
+class Pending:
+    """A new folder inside ``home``, locked, so that other processes leave it alone; it goes when ``owner`` goes."""
+
+    def __init__(self, home: Path, owner: object) -> None:
+        while True:
+            self.path = home / f"{PREFIX}{secrets.token_hex(6)}"
+            self.path.mkdir()
+            lock = FileLock(self.path / PENDING_LOCK, thread_local=False)
+            lock.acquire()
+            # before it was locked another process may have taken it for abandoned
+            if (self.path / PENDING_LOCK).exists():
+                break
+            lock.release()
+        self.close = weakref.finalize(owner, _delete, self.path, lock)
+        """Deletes the folder with what is in it, once."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits in it; also when the folder around it has been replaced."""
+        return not self.path.is_dir() or all(path.name == PENDING_LOCK for path in self.path.iterdir())
+
+
+def delete_abandoned(home: Path) -> None:
+    """Delete the folders in ``home`` whose processes have ended."""
+    for path in home.glob(f"{PREFIX}*"):
+        try:
+            with FileLock(path / PENDING_LOCK).acquire(blocking=False):
+                shutil.rmtree(path, ignore_errors=True)
+        except (Timeout, OSError):
+            continue
+
+
+def _delete(path: Path, lock: FileLock) -> None:
+    lock.release()
+    shutil.rmtree(path, ignore_errors=True)
+
 
 LOCK = ".lock"
 SMALL_SEGMENT = 16_384

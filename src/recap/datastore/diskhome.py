@@ -12,10 +12,10 @@ import numpy as np
 
 from recap.datastore import disk
 from recap.datastore.base import Ids, is_same_center
+from recap.datastore.disk import Pending
 from recap.datastore.index import RECALL_K, RECALL_QUERIES, DiskArguments, index_arguments
 from recap.datastore.manifest import DISK, MANIFEST, BuiltIndex, Manifest, Removal, Segment, read_manifest
 from recap.datastore.parts import MappedPart, Parts
-from recap.datastore.pending import Pending
 from recap.errors import InputError, PackError
 from recap.files import link_or_copy
 

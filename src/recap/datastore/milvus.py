@@ -22,8 +22,9 @@ from recap.datastore.collection import (
     encode_center,
     encode_names,
     require_pymilvus,
+    search,
+    stacked,
 )
-from recap.datastore.milvussearch import search, stacked
 from recap.datastore.mutable import MutableStore
 from recap.datastore.ranking import left_out
 from recap.datastore.view import DatastoreView

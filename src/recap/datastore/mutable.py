@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from recap.datastore import duplicates
+from recap.datastore import ranking as duplicates
 from recap.datastore.base import (
     CaptionRow,
     Excluded,

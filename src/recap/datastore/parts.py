@@ -13,11 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from recap.datastore.base import CaptionRow, Filters, Ids, Names, names
-from recap.datastore.blocks import STREAM_ROWS, VectorBlocks
-from recap.datastore.disk import arrow_table, count_joined, write_vectors
-from recap.datastore.matrix import map_matrix
-from recap.datastore.pending import Pending
-from recap.datastore.table import CaptionTable, Mask
+from recap.datastore.disk import Pending, arrow_table, count_joined, map_matrix, write_vectors
+from recap.datastore.table import STREAM_ROWS, CaptionTable, Mask, VectorBlocks
 from recap.errors import InputError, PackError
 from recap.files import atomic_write
 from recap.types import Vectors

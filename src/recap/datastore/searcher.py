@@ -8,10 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from recap.datastore.base import Excluded, Ids, SearchResult, centred, names
-from recap.datastore.blocks import VectorBlocks
 from recap.datastore.index import IndexArguments, VectorIndex
 from recap.datastore.ranking import dot_products, rank, sifted
-from recap.datastore.table import CaptionTable, Codes, Mask
+from recap.datastore.table import CaptionTable, Codes, Mask, VectorBlocks
 from recap.types import Vectors
 
 FEW_EXCLUDED = 512

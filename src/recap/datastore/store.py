@@ -15,12 +15,11 @@ import numpy.typing as npt
 
 from recap.datastore import disk
 from recap.datastore.base import CaptionRow, Excluded, Filters, Ids, Names, SearchResult
-from recap.datastore.blocks import VectorBlocks
 from recap.datastore.index import IndexArguments, index_arguments
 from recap.datastore.manifest import DISK, MANIFEST, Manifest, read_manifest
 from recap.datastore.mutable import MutableStore
 from recap.datastore.searcher import Searcher
-from recap.datastore.table import CaptionTable, Mask
+from recap.datastore.table import CaptionTable, Mask, VectorBlocks
 from recap.errors import InputError, PackError
 from recap.types import Vectors
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import compress
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from recap.datastore.base import CaptionRow, Ids, Names, names
-from recap.errors import InputError
+from recap.errors import InputError, PackError
+from recap.types import Vectors
 
 Mask = npt.NDArray[np.bool_]
 Codes = npt.NDArray[np.int32]
@@ -139,3 +142,141 @@ class CaptionTable:
         if image_ids is not None:
             parts.append(self.image_ids.is_any_of(image_ids))
         return np.logical_and.reduce(parts) if parts else None
+
+
+SMALL_BLOCK = 4096
+"""A last block of fewer rows is joined with what follows, so that single additions do not pile up."""
+
+STREAM_ROWS = 16_384
+
+
+class VectorBlocks:
+    """A matrix that grows: rows are numbered from the first block on."""
+
+    def __init__(self, dimension: int, dtype: npt.DTypeLike) -> None:
+        self.dimension = dimension
+        self.dtype = np.dtype(dtype)
+        self._blocks: list[npt.NDArray[Any]] = []
+        self._starts: Ids = np.zeros(1, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def append(self, rows: npt.NDArray[Any]) -> Ids:
+        """Add rows and return their numbers."""
+        first = len(self)
+        rows = rows.astype(self.dtype, copy=False)
+        last = self._blocks[-1] if self._blocks else None
+        if last is not None and len(last) < SMALL_BLOCK and not isinstance(last, np.memmap):
+            self._blocks[-1] = np.concatenate([last, rows])
+        elif len(rows):
+            self._blocks.append(rows)
+        self._starts = np.cumsum([0, *map(len, self._blocks)])
+        return np.arange(first, len(self), dtype=np.int64)
+
+    def replace(self, blocks: list[npt.NDArray[Any]]) -> None:
+        """Hold ``blocks`` instead of what there was."""
+        self._blocks = [block for block in blocks if len(block)]
+        self._starts = np.cumsum([0, *map(len, self._blocks)])
+
+    def take(self, numbers: Ids) -> Vectors:
+        """Return rows by number, of unit length, as float32."""
+        rows = self._stored(numbers, np.dtype(np.float32))
+        if self.dtype != np.float32:
+            rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+        return rows
+
+    def stream(self, numbers: Ids) -> Iterator[tuple[slice, Vectors]]:
+        """Yield what ``take`` returns in pieces, with the place of each piece."""
+        for piece in _pieces(len(numbers)):
+            yield piece, self.take(numbers[piece])
+
+    def stream_stored(self, numbers: Ids) -> Iterator[npt.NDArray[Any]]:
+        """Yield rows in pieces, to the bit as they were appended."""
+        for piece in _pieces(len(numbers)):
+            yield self._stored(numbers[piece], self.dtype)
+
+    def _stored(self, numbers: Ids, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        rows = np.empty((len(numbers), self.dimension), dtype=dtype)
+        owners = np.searchsorted(self._starts, numbers, side="right") - 1
+        for owner in np.unique(owners):
+            here = owners == owner
+            rows[here] = self._blocks[owner][numbers[here] - self._starts[owner]]
+        return rows
+
+
+def _pieces(count: int) -> Iterator[slice]:
+    return (slice(start, start + STREAM_ROWS) for start in range(0, count, STREAM_ROWS))
+
+
+MAX_ROW_BYTES = 4096
+"""Of the texts of a row, on average."""
+ALLOWANCE = 64 << 20
+"""Bytes that a table may have besides."""
+
+
+def read_table(source: Path, columns: Mapping[str, str], rows: int | None = None) -> Any:
+    """Return columns of a table, by their kinds (int, bool, text, ints), as an Arrow table.
+
+    ``PackError`` when it cannot be read, has another number of rows, or would be far larger than such tables are.
+    """
+    import pyarrow
+    import pyarrow.parquet
+
+    texts = [name for name, kind in columns.items() if kind == "text"]
+    try:
+        with pyarrow.parquet.ParquetFile(source, read_dictionary=texts) as file:
+            check_table(file, source, columns, rows)
+            table = file.read(columns=list(columns))
+        check_texts(table, texts, source)
+        for name in texts:
+            place = table.schema.get_field_index(name)
+            table = table.set_column(place, name, table[name].cast(pyarrow.large_string()))
+        return table
+    except (pyarrow.ArrowException, OSError, KeyError, ValueError) as error:
+        raise PackError(f"{source} is not a readable table of a pack: {error}") from error
+
+
+def check_table(file: Any, source: Path, columns: Mapping[str, str], rows: int | None = None) -> None:
+    """Raise by what an open ``ParquetFile`` says about itself, before any of it is read; see ``read_table``."""
+    found = file.metadata.num_rows
+    if rows is not None and found != rows:
+        raise PackError(f"{source} holds {found} rows; {rows} are promised")
+    for name, kind in columns.items():
+        if not _is_of_kind(file.schema_arrow.field(name).type, kind):
+            raise PackError(f"{source}: the column {name} is {file.schema_arrow.field(name).type}, not {kind}")
+    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+    parts = [group.column(number) for group in groups for number in range(group.num_columns)]
+    size = sum(max(part.total_uncompressed_size, 8 * part.num_values) for part in parts)
+    _check_size(size, found, source)
+
+
+def check_texts(table: Any, names: list[str], source: Path) -> None:
+    """Raise unless columns that were read as dictionaries have no gaps, and are not too large when written out."""
+    from pyarrow import compute
+
+    size = 0
+    for name in names:
+        if table[name].null_count:
+            raise PackError(f"{source}: the column {name} has gaps")
+        for chunk in table[name].chunks:
+            lengths = compute.take(compute.binary_length(chunk.dictionary), chunk.indices)
+            size += compute.sum(lengths.cast("int64")).as_py() or 0
+    _check_size(size, table.num_rows, source)
+
+
+def _check_size(size: int, rows: int, source: Path) -> None:
+    if size > ALLOWANCE + MAX_ROW_BYTES * rows:
+        raise PackError(f"{source}: {size} bytes in {rows} rows are far more than captions take; it is not read")
+
+
+def _is_of_kind(found: Any, kind: str) -> bool:
+    from pyarrow import types
+
+    if types.is_dictionary(found):
+        found = found.value_type
+    if kind == "text":
+        return bool(types.is_string(found) or types.is_large_string(found))
+    if kind == "ints":
+        return bool(types.is_list(found) and types.is_int64(found.value_type))
+    return bool(types.is_int64(found) if kind == "int" else types.is_boolean(found))

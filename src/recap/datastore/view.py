@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from recap.datastore.base import CaptionRow, Ids, SearchResult, is_same_center, require_same_encoder
 from recap.datastore.diskstore import DiskStore
+from recap.datastore.manifest import DISK, read_manifest
 from recap.datastore.mutable import BATCH, MutableStore
 from recap.datastore.store import Datastore
 from recap.errors import InputError
@@ -164,3 +165,20 @@ class DatastoreView:
 
 def _global(number: int, ids: Ids) -> Ids:
     return np.where(ids < 0, -1, ids + (number << ID_BITS))
+
+
+MILVUS = "milvus:"
+
+
+def open_store(location: str | Path, *, verify: bool = False) -> MutableStore | DatastoreView:
+    """Open the store in a folder, or at an address such as ``milvus:http://host:19530?collection=captions``.
+
+    With several collections, separated by commas, it is a view of all of them. ``verify`` compares the sha256 of files.
+    """
+    if isinstance(location, str) and location.startswith(MILVUS):
+        from recap.datastore.milvus import open_collections
+
+        return open_collections(location)
+    if read_manifest(Path(location)).index.get("kind") == DISK:
+        return DiskStore(location, verify=verify)
+    return Datastore.load(location, verify=verify)

@@ -144,7 +144,7 @@ class _Loader:
         self._clips: dict[str, OpenClipModel] = {}
 
     def load(self, image_names: tuple[str, ...], text_name: str) -> Encoder:
-        from recap.encoders.joined import JoinedImageEncoder
+        from recap.encoders.variants import JoinedImageEncoder
 
         parts = [self._image(name) for name in image_names]
         image = parts[0] if len(parts) == 1 else JoinedImageEncoder(parts, cache=self._cache)
@@ -154,7 +154,7 @@ class _Loader:
 
     def _image(self, name: str) -> SingleImageEncoder:
         from recap.encoders import builtin, onnx, openclip
-        from recap.encoders.views import ViewsImageEncoder
+        from recap.encoders.variants import ViewsImageEncoder
 
         if name.endswith(VIEWS):
             return ViewsImageEncoder(self._image(name.removesuffix(VIEWS)), cache=self._cache)
@@ -168,7 +168,7 @@ class _Loader:
 
     def _text(self, name: str) -> TextEncoder:
         from recap.encoders import builtin, onnx, openclip
-        from recap.encoders.bare import BareTextEncoder
+        from recap.encoders.variants import BareTextEncoder
 
         if name.endswith(BARE):
             return BareTextEncoder(self._text(name.removesuffix(BARE)))

@@ -7,14 +7,20 @@
 from __future__ import annotations
 
 from recap.experiments.base import Outcome, Setup
-from recap.experiments.captions import recap_captions, unimodal_captions
-from recap.experiments.choices import JUDGE, SETTINGS_OPTIONS, caption_settings, model_name, settings_note
+from recap.experiments.captions import recap_captions, score_cells, score_systems, unimodal_captions
+from recap.experiments.choices import (
+    JUDGE,
+    SETTINGS_OPTIONS,
+    Fitted,
+    caption_settings,
+    fit_all,
+    left_out,
+    model_name,
+    settings_note,
+)
 from recap.experiments.data import Bench, Split
-from recap.experiments.methods import Fitted, fit_all, left_out
 from recap.experiments.paper import paper_section
-from recap.experiments.recall import mean_cell, retrieve
-from recap.experiments.retrieval import fitting_times
-from recap.experiments.scores import score_cells, score_systems
+from recap.experiments.retrieval import fitting_times, mean_cell, retrieve
 from recap.experiments.table import Cell, Column, Row, Section, Table
 from recap.language import load_language_model
 

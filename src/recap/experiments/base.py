@@ -39,7 +39,7 @@ EXPERIMENTS: dict[str, str] = {
     "metric-correlation": "which metrics say the same about ReCap's captions",
     "examples": "captions retrieved with and without alignment",
 }
-"""Names with a line about each; the module has the name with underscores."""
+"""Names with a line about each; the module has the name with underscores, but searches are in one."""
 
 
 @dataclass(frozen=True)
@@ -119,17 +119,22 @@ def run_experiment(name: str, setup: Setup) -> Outcome:
     if unknown:
         known = ", ".join(sorted(options_of(name)))
         raise InputError(f"{name} has no option {unknown[0]!r}; it has {known}")
-    outcome: Outcome = _module(name).run(setup)
-    return outcome
+    return _experiment(name)[0](setup)
 
 
 def options_of(name: str) -> frozenset[str]:
     """Return the names of the options that an experiment has."""
-    return frozenset(_module(name).OPTIONS)
+    return frozenset(_experiment(name)[1])
 
 
-def _module(name: str) -> Any:
-    return import_module(f"recap.experiments.{name.replace('-', '_')}")
+def _experiment(name: str) -> tuple[Callable[[Setup], Outcome], Sequence[str]]:
+    """Return what runs an experiment, and the names of its options."""
+    if name.startswith("search-"):
+        from recap.experiments.searches import SEARCHES
+
+        return SEARCHES[name]
+    module = import_module(f"recap.experiments.{name.replace('-', '_')}")
+    return module.run, module.OPTIONS
 
 
 def write_outcome(outcome: Outcome, folder: Path) -> list[Path]:

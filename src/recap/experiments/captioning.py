@@ -19,13 +19,21 @@ from recap.datasets.captions import by_stem, read_candidates, stem
 from recap.datasets.vizwiz import write_vizwiz_submission
 from recap.errors import InputError
 from recap.experiments.base import Outcome, Setup
-from recap.experiments.captions import recap_captions, unimodal_captions
-from recap.experiments.choices import JUDGE, SETTINGS_OPTIONS, WRITER, caption_settings, model_name, settings_note
+from recap.experiments.captions import points, recap_captions, score_systems, unimodal_captions
+from recap.experiments.choices import (
+    JUDGE,
+    SETTINGS_OPTIONS,
+    WRITER,
+    Fitted,
+    caption_settings,
+    fit_all,
+    left_out,
+    model_name,
+    settings_note,
+)
 from recap.experiments.data import TITLES, Bench, Split
-from recap.experiments.methods import Fitted, fit_all, left_out
 from recap.experiments.paper import paper_section, paper_table
 from recap.experiments.retrieval import fitting_times
-from recap.experiments.scores import points, score_systems
 from recap.experiments.table import Cell, Column, Row, Section, Table
 from recap.language import LanguageModel, load_language_model
 from recap.metrics.evaluate import parse_metrics

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING
 from recap.captioner import ReCap
 from recap.errors import InputError
 from recap.experiments.base import Outcome, Setup, new_figure
-from recap.experiments.data import TITLES, Split
-from recap.experiments.pictures import pixels
-from recap.experiments.scores import points, score_systems
+from recap.experiments.captions import points, score_systems
+from recap.experiments.data import TITLES, Split, pixels
 from recap.experiments.search import SEARCH_OPTIONS, Search
 from recap.experiments.table import Cell, Column, Row, Section, Table
 from recap.fitting.augmentation import JUDGE, KS, METRICS, ROUNDS, Augmented, Round, augment, reading

@@ -20,15 +20,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from recap.alignment import LinearAlignment
 from recap.alignment.rows import Indices
 from recap.assets import cache_dir
 from recap.datasets import read_flickr8k
-from recap.datasets.coco import read_coco_captions
-from recap.datasets.karpathy import read_karpathy_coco, read_karpathy_flickr30k
+from recap.datasets.coco import read_coco_captions, read_karpathy_coco, read_karpathy_flickr30k
 from recap.datasets.msrvtt import FRAMES as FRAMES_A_VIDEO
 from recap.datasets.msrvtt import read_msrvtt
 from recap.datasets.vectors import IDS, PictureVectors
@@ -36,7 +37,7 @@ from recap.datasets.vizwiz import read_vizwiz
 from recap.datasets.xray import read_xrays
 from recap.datastore import Datastore
 from recap.encoders import Encoder, load_encoder
-from recap.errors import InputError
+from recap.errors import ImageError, InputError
 from recap.experiments.base import Setup
 from recap.types import ImageLike, Pair, Vectors
 
@@ -189,3 +190,17 @@ def joined_frames(pairs: Sequence[Pair], images: Vectors) -> tuple[list[Pair], V
     means: Vectors = np.add.reduceat(images, first, axis=0)
     means /= np.linalg.norm(means, axis=1, keepdims=True)
     return [Pair(pairs[row].image, pairs[row].captions, videos[row]) for row in first], means
+
+
+SIDE = 224
+"""A large picture is read at a size that still has twice as many pixels along its shorter side."""
+
+
+def pixels(split: Split, place: int) -> npt.NDArray[Any] | None:
+    """Return a picture to draw, upright and in RGB, or None where it is not at hand or cannot be read."""
+    from recap.encoders.images import decode
+
+    try:
+        return np.asarray(decode(split.pictures[place], shorter_side=SIDE))
+    except (ImageError, IndexError):
+        return None

@@ -34,10 +34,10 @@ from recap.captioner import ReCap
 from recap.datastore import CaptionStore
 from recap.errors import InputError, MissingExtraError
 from recap.experiments.base import Outcome, Setup
+from recap.experiments.captions import points
 from recap.experiments.choices import model_name, settings_note
 from recap.experiments.data import TITLES, Bench, Split
 from recap.experiments.paper import paper_section
-from recap.experiments.scores import points
 from recap.experiments.table import Cell, Column, Row, Section, Table
 from recap.files import write_json
 from recap.language import load_language_model

@@ -15,8 +15,7 @@ import numpy as np
 from recap.captioner import ReCap
 from recap.experiments.base import Outcome, Setup, new_figure
 from recap.experiments.captions import unimodal_evidence
-from recap.experiments.data import Bench, Split
-from recap.experiments.pictures import pixels
+from recap.experiments.data import Bench, Split, pixels
 from recap.experiments.table import Cell, Column, Row, Section, Table
 from recap.types import Evidence
 

@@ -9,10 +9,9 @@ import numpy as np
 
 from recap.experiments.base import Outcome, Setup
 from recap.experiments.captioning import chosen_pictures
-from recap.experiments.captions import recap_captions
+from recap.experiments.captions import recap_captions, score_systems
 from recap.experiments.choices import JUDGE, SETTINGS_OPTIONS, WRITER, caption_settings, model_name
 from recap.experiments.data import Bench
-from recap.experiments.scores import score_systems
 from recap.experiments.table import Cell, Column, Row, Section, Table
 from recap.language import load_language_model
 from recap.metrics.evaluate import parse_metrics

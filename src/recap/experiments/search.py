@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 from recap.captioner import ReCap
 from recap.datastore import CaptionStore
 from recap.experiments.base import Setup, new_figure
+from recap.experiments.captions import score_cells, score_systems
 from recap.experiments.choices import ALIKE, JUDGE, WRITER, model_name, paper_best
 from recap.experiments.data import Bench, Split
 from recap.experiments.paper import paper_section, paper_table
-from recap.experiments.scores import score_cells, score_systems
 from recap.experiments.table import Column, Row, Section
 from recap.fitting.augmentation import reading
 from recap.fitting.tuning import remembering

@@ -10,12 +10,10 @@ from __future__ import annotations
 from recap.datastore import CaptionStore, DatastoreView
 from recap.errors import InputError
 from recap.experiments.base import Outcome, Setup
-from recap.experiments.captions import recap_captions
-from recap.experiments.choices import JUDGE, SETTINGS_OPTIONS, caption_settings, model_name, settings_note
+from recap.experiments.captions import recap_captions, score_cells, score_systems
+from recap.experiments.choices import JUDGE, METHODS, SETTINGS_OPTIONS, caption_settings, model_name, settings_note
 from recap.experiments.data import TITLES, Bench
-from recap.experiments.methods import METHODS
 from recap.experiments.paper import paper_section, paper_table
-from recap.experiments.scores import score_cells, score_systems
 from recap.experiments.table import Column, Row, Section, Table
 from recap.language import load_language_model
 

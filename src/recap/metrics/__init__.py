@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from recap.metrics.bleu import bleu, score_bleu
 from recap.metrics.chair import chair
-from recap.metrics.cider import Cider, CiderD, cider, cider_d
+from recap.metrics.cider import Cider, CiderD, DocumentFrequencies, cider, cider_d
 from recap.metrics.clip import aclip_s, clip_dn, clip_dn_ref, clip_s, refaclip_s, refclip_s
 from recap.metrics.corpus import Corpus, References
 from recap.metrics.correlation import correlate, kendall_tau
 from recap.metrics.evaluate import evaluate
-from recap.metrics.frequencies import DocumentFrequencies
 from recap.metrics.mid import mid
 from recap.metrics.report import Report
 from recap.metrics.rouge import rouge_l, score_rouge_l

@@ -17,9 +17,17 @@ import numpy as np
 
 from recap.errors import InputError
 from recap.metrics.ngrams import Floats
-from recap.metrics.scenegraph import NUMERALS, SceneGraph, SceneGraphParser, SceneTuple, default_parser
+from recap.metrics.scenegraph import (
+    NUMERALS,
+    SceneGraph,
+    SceneGraphParser,
+    SceneTuple,
+    Synonyms,
+    default_parser,
+    default_synonyms,
+    word_set,
+)
 from recap.metrics.statistics import MetricResult, MetricWarning, mean_result, mean_standard_error
-from recap.metrics.synonyms import Synonyms, default_synonyms, word_set
 
 COLOURS = word_set(
     "amber aqua beige black blond blonde blue bronze brown burgundy crimson cyan gold golden gray green grey indigo "

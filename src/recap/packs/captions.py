@@ -19,8 +19,8 @@ from recap.alignment import LinearAlignment
 from recap.datasets import Sentence
 from recap.datastore import Datastore, DatastoreView, DiskStore, MutableStore
 from recap.datastore.index import index_arguments
-from recap.datastore.location import MILVUS
 from recap.datastore.manifest import DISK
+from recap.datastore.view import MILVUS
 from recap.encoders import TextEncoder
 from recap.errors import EncoderMismatchError, PackError
 from recap.files import atomic_folder, sealed, write_json

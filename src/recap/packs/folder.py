@@ -24,12 +24,11 @@ from recap import __version__
 from recap.alignment import LinearAlignment, PairStatistics
 from recap.confidence import Calibration
 from recap.datastore import CaptionStore, DatastoreView, MutableStore, open_store
-from recap.datastore.location import MILVUS
+from recap.datastore.view import MILVUS
 from recap.encoders import Encoder, load_encoder
 from recap.errors import EncoderMismatchError, InputError, PackError, RecapError, damaged
 from recap.files import atomic_folder, atomic_write, file_sha256, leftovers, read_json, sealed, write_json
-from recap.packs.about import About
-from recap.packs.card import Facts, new_card, refreshed
+from recap.packs.card import About, Facts, new_card, refreshed
 from recap.packs.locking import changing_pack
 from recap.packs.register import TABLE, VECTORS, Pictures
 from recap.settings import Settings

@@ -11,7 +11,7 @@ from recap.captioner import ReCap
 from recap.datastore import Datastore, MutableStore
 from recap.datastore.base import require_same_encoder
 from recap.errors import InputError, RecapWarning
-from recap.packs.about import About
+from recap.packs.card import About
 from recap.packs.register import Pictures
 
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from recap.alignment.storage import read_tensors, write_tensors
-from recap.datastore.reading import check_table, check_texts
+from recap.alignment.rows import read_tensors, write_tensors
+from recap.datastore.table import check_table, check_texts
 from recap.errors import InputError, PackError
 from recap.files import atomic_write
 from recap.types import Vectors

@@ -18,9 +18,9 @@ from recap.batch.formats import Sink
 from recap.batch.journal import Journal
 from recap.batch.pipeline import CaptionFile, Item, Pipeline
 from recap.batch.run import BatchRun, Summary
-from recap.datasets.shards import TAR_SUFFIXES
+from recap.datasets.archives import TAR_SUFFIXES
 from recap.datastore.collection import Address
-from recap.datastore.location import MILVUS
+from recap.datastore.view import MILVUS
 from recap.errors import ImageError, InputError
 from recap.packs.folder import CONFIG, read_config
 from recap.parallel import storage

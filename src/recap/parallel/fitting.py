@@ -7,27 +7,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import heapq
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
 from recap.alignment import PairStatistics
+from recap.assets import cache_dir
+from recap.captioner import ReCap
 from recap.datasets.records import MissingCaptionError
 from recap.datastore import MutableStore
 from recap.datastore.base import unit_rows
-from recap.encoders import Encoder
-from recap.errors import ImageError, InputError
+from recap.encoders import Encoder, load_encoder
+from recap.errors import ImageError, InputError, RecapWarning
+from recap.fitting.confidence import QUICK, KnownPictures, calibrate
 from recap.fitting.fit import BLOCK, EncodedPairs, Pairs, PairStore, kept_apart
 from recap.fitting.pairs import Incoming, Intake
-from recap.parallel.confidence import Fitted, SomePictures
+from recap.language import load_language_model
+from recap.packs.captions import MakeStore
+from recap.packs.card import About
+from recap.parallel import storage
+from recap.parallel.embedding import embed
+from recap.parallel.parts import find_parts
 from recap.parallel.repetitions import ABSENT, APART, FITTED, WITHHELD, Keys, Mask, ReadKeys, Selected, select
-from recap.parallel.runners import LocalRunner, Runner
-from recap.parallel.shards import Block, Space, VectorFolder, read_shard
+from recap.parallel.runners import LocalRunner, Runner, runner
+from recap.parallel.shards import Block, Space, VectorFolder, is_vectors, read_shard
+from recap.settings import Settings
 from recap.types import Pair, Vectors
+
+if TYPE_CHECKING:
+    from recap.captioner import ReCap
+    from recap.confidence import Calibration
+if TYPE_CHECKING:
+    from recap.fitting.tuning import Trial
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A picture that was fitted, as vectors."""
+
+    id: str
+    sha256: str
+    vector: Vectors
+    caption_vectors: Vectors
+
+
+class SomePictures:
+    """Keeps those with the smallest hashes: some at random, and the same ones whoever did the work."""
+
+    def __init__(self, most: int = QUICK) -> None:
+        self.most = most
+        self._seen = 0
+        self._kept: list[tuple[str, int, Fitted]] = []
+
+    def take(self, pictures: Iterable[Fitted]) -> None:
+        """Look at more pictures, and keep some of them."""
+        numbered = [(item.sha256, number, item) for number, item in enumerate(pictures, self._seen)]
+        self._seen += len(numbered)
+        self._kept = heapq.nsmallest(self.most, [*self._kept, *numbered], key=lambda kept: kept[:2])
+
+    def known(self) -> KnownPictures:
+        """Return what was kept, in the order of the input."""
+        kept = [item for _, _, item in sorted(self._kept, key=lambda kept: kept[1])]
+        images, texts = [item.vector for item in kept], [item.caption_vectors for item in kept]
+        counts = tuple(len(text) for text in texts)
+        return KnownPictures(np.stack(images), np.concatenate(texts), counts, tuple(item.id for item in kept))
+
+    def calibration(self, captioner: ReCap) -> Calibration | None:
+        """Fit the confidence of a captioner that was fitted on these pictures; warn where they do not do."""
+        try:
+            return calibrate(captioner, self.known(), fitted=True)
+        except InputError as error:
+            message = f"captions of this pack will have no confidence: {error}"
+            warnings.warn(message, RecapWarning, stacklevel=2)
+            return None
+
 
 LEAVES = 64
 """Statistics are taken of so many groups of shards, and more where there are more machines to do it."""
@@ -218,3 +279,85 @@ def _problem(name: str, image: str, sha: str, error: str) -> InputError:
     if not sha:
         return InputError(f"{name}: a caption without a picture")
     return MissingCaptionError(f"{image or name}: no caption")
+
+
+def is_for_parts(pairs: str, images: str | None = None) -> bool:
+    """Tell whether pairs or their pictures lie in a bucket, or are there as vectors."""
+    return storage.is_url(pairs) or storage.is_url(images or "") or is_vectors(pairs)
+
+
+def vectors_beside(target: Path) -> Path:
+    """Return where the vectors of a pack's pairs are until it is written."""
+    return target.with_name(f".{target.name}.vectors")
+
+
+def fit_in_parts(
+    pairs: str,
+    encoder: str,
+    address: str | None,
+    target: Path,
+    *,
+    images: str | None = None,
+    splits: Collection[str] | None = None,
+    device: str = "cpu",
+    source: str = "",
+    validation: float | Pairs | None = None,
+    keep_vectors: bool = False,
+    progress: bool = False,
+    language_model: str = "none",
+    tune: bool | Callable[[Trial], None] = False,
+    about: About | None = None,
+    make_store: MakeStore = lambda text: None,
+    calibrate: bool = False,
+    **settings: Any,
+) -> ReCap:
+    """Fit a captioner to pairs; their vectors are made first, unless they are what is given.
+
+    Args:
+        pairs: what ``find_parts`` cuts into parts, or a folder of vectors.
+        encoder: its name; vectors know by which they were made.
+        address: of a Ray cluster; None for this machine.
+        target: the pack; vectors are kept beside it until it is there, so that a killed fit goes on.
+        images: where the pictures of a file lie.
+        splits: of a Karpathy file.
+        device: where the encoders run.
+        source: a name for these captions in the datastore.
+        validation: a share of the pictures, or other pairs.
+        keep_vectors: whether the pack keeps image vectors.
+        progress: whether to show bars.
+        language_model: its name.
+        tune: as in ``ReCap.fit``, and all that follows.
+        about: author, licence and description for the card.
+        make_store: returns an empty store to take the captions; None for one in memory.
+        calibrate: whether to fit the confidence of captions, on some of the vectors.
+        settings: any of ``recap.settings.Settings``.
+    """
+    # what is wrong with these is said before the work
+    chosen, model = Settings().but(**settings), load_language_model(language_model, device=device)
+    who, given = runner(address), is_vectors(pairs)
+    folder = VectorFolder(storage.absolute(pairs) if given else str(vectors_beside(target.absolute())))
+    name = folder.space.encoder if given and encoder == "builtin" else encoder
+    loaded = load_encoder(name, device=device, cache=cache_dir() / "vectors.sqlite")
+    if not given:
+        parts = find_parts(pairs, images=images, splits=splits, captions_required=True)
+        embed(parts, folder.place, loaded, runner=who, device=device, progress=progress)
+    some = SomePictures() if calibrate else None
+    encoded = fit_vectors(
+        folder,
+        loaded,
+        runner=who,
+        source=source,
+        validation=validation,
+        keep_vectors=keep_vectors,
+        progress=progress,
+        datastore=make_store(loaded.text),
+        some=some,
+    )
+    captioner = ReCap.from_encoded(encoded, loaded, language_model=model, settings=chosen, about=about, device=device)
+    if validation is not None or tune:
+        from recap.fitting.tuning import judged
+
+        captioner = judged(captioner, encoded.validation, tune=tune)
+    if some is not None:
+        captioner.calibration = some.calibration(captioner)
+    return captioner

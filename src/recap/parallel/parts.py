@@ -15,12 +15,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from recap.datasets.archives import TAR_SUFFIXES, parquet_pairs, shard_pairs, two_kinds
 from recap.datasets.images import IMAGE_SUFFIXES
 from recap.datasets.pairs import stream_pairs
-from recap.datasets.parquet import parquet_pairs
-from recap.datasets.records import as_captions, printable
-from recap.datasets.shards import TAR_SUFFIXES, shard_pairs, two_kinds
-from recap.datasets.text import read_lines
+from recap.datasets.records import as_captions, printable, read_lines
 from recap.errors import ImageError, InputError
 from recap.parallel import storage
 from recap.parallel.shards import NAME

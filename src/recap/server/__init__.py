@@ -1,23 +1,19 @@
 """``recap serve``: captions, retrieval and scores over HTTP.
 
-    app          the application, put together: ``create_app``
-    config       what the person who starts the service decides
-    captions     routes: caption, retrieve, score, map
-    datastore    routes: the captions of the pack, looked at and changed
-    status       routes: packs, health, metrics, documentation
-    page         the page for people, and its files
-    batching     one worker that serves many requests at once
-    tasks        what the worker does for each kind of request
-    service      what the routes share
-    waiting      a request waits for the worker, or goes away
-    forms        from the body of a request to pictures and settings
-    fetching     pictures by address, never from a private network
-    limits       how much of a body is read, how long, and how much is held in memory
-    security     keys, names of hosts, headers
-    problems     errors as problem+json
-    metrics      counters for Prometheus
-    observing    one line in the log for each request
-    schemas      what goes in and comes out
+    app               the application, put together: ``create_app``
+    config            what the person who starts the service decides
+    routes            caption, retrieve, score, map; packs, health, metrics, documentation
+    routes_datastore  the captions of the pack, looked at and changed
+    page              the page for people, and its files
+    batching          one worker that serves many requests at once
+    tasks             what the worker does for each kind of request
+    service           what the routes share; a request waits for the worker, or goes away
+    forms             from the body of a request to pictures and settings
+    fetching          pictures by address, never from a private network
+    middleware        keys, names of hosts, headers; how much of a body is read and how long, and held in memory
+    problems          errors as problem+json
+    metrics           counters for Prometheus, and one line in the log for each request
+    schemas           what goes in and comes out
 
 Nothing that is sent is written to the disk or to the log.
 """

@@ -12,15 +12,15 @@ from recap import __version__
 from recap.captioner import ReCap
 from recap.encoders.apart import ApartDecoder
 from recap.encoders.network import cores
-from recap.server import captions, datastore, problems, status
+from recap.server import problems
 from recap.server.batching import Batcher
 from recap.server.config import ServerConfig
 from recap.server.fetching import Fetcher
-from recap.server.limits import BodyLimits
-from recap.server.metrics import Metrics
-from recap.server.observing import Observer
+from recap.server.metrics import Metrics, Observer
+from recap.server.middleware import BodyLimits, Guard
 from recap.server.page import page_router
-from recap.server.security import Guard
+from recap.server.routes import captions_router, status_router
+from recap.server.routes_datastore import datastore_router
 from recap.server.service import Service
 from recap.server.tasks import Engine
 
@@ -79,7 +79,7 @@ def create_app(captioner: ReCap, config: ServerConfig | None = None) -> FastAPI:
     app.state.on_death = lambda: None
     app.state.service = Service(chosen, Engine(captioner), batcher, metrics, fetcher)
     problems.install(app)
-    for router in (captions.router, datastore.router, status.router, page_router()):
+    for router in (captions_router, datastore_router, status_router, page_router()):
         app.include_router(router)
     # the last one added is the first to see a request
     app.add_middleware(BodyLimits, config=chosen, metrics=metrics)

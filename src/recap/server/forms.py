@@ -20,7 +20,7 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
-from recap.encoders.formats import decoded_pixels, formats, open_picture
+from recap.encoders.images import decoded_pixels, formats, open_picture
 from recap.errors import ImageError
 from recap.server.batching import Picture
 from recap.server.config import ServerConfig

@@ -27,12 +27,13 @@ from recap.batch.metadata.containers import (
     Metadata,
     read_jpeg,
     read_png,
+    read_tiff,
     read_webp,
     write_jpeg,
     write_png,
+    write_tiff,
     write_webp,
 )
-from recap.batch.metadata.tiff import read_tiff, write_tiff
 from recap.errors import InputError
 from recap.files import atomic_write
 

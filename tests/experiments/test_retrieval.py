@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recap.experiments import recall
-from recap.experiments.recall import retrieve
+from recap.experiments import retrieval as recall
+from recap.experiments.retrieval import retrieve
 
 
 @settings(max_examples=50, deadline=None)

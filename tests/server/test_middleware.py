@@ -16,7 +16,7 @@ from PIL import Image
 from recap.errors import ImageError, InputError
 from recap.server import ServerConfig
 from recap.server.forms import shown_name, sniff
-from recap.server.security import Keys
+from recap.server.middleware import Keys
 
 Serve = Callable[..., TestClient]
 KEY = "correct horse battery"

@@ -17,9 +17,8 @@ from recap.encoders import load_encoder
 from recap.errors import InputError
 from recap.experiments import EXPERIMENTS, Setup
 from recap.experiments.base import Outcome
-from recap.experiments.page import Part, Shown, page_html, table_html
+from recap.experiments.page import PAPER, Part, Shown, page_html, table_html, write_report
 from recap.experiments.paper import _tables
-from recap.experiments.report import PAPER, write_report
 from recap.experiments.table import Cell, Column, Row, Section, Table
 from recap.types import Pair
 
@@ -159,7 +158,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Setup]:
         found.append(setup)
         return Outcome()
 
-    monkeypatch.setattr("recap.experiments.report.run_experiment", note)
+    monkeypatch.setattr("recap.experiments.page.run_experiment", note)
     return found
 
 

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recap.datastore import Datastore, duplicates
+from recap.datastore import Datastore
+from recap.datastore import ranking as duplicates
 from recap.errors import InputError
 
 

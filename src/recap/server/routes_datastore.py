@@ -30,7 +30,7 @@ from recap.server.service import PROBLEMS, Service, service_of
 from recap.server.tasks import DatastoreTask
 
 logger = logging.getLogger("recap.server")
-router = APIRouter(prefix="/v1/datastore", tags=["datastore"], responses=PROBLEMS)
+datastore_router = APIRouter(prefix="/v1/datastore", tags=["datastore"], responses=PROBLEMS)
 
 
 def editable_service(request: Request) -> Service:
@@ -45,7 +45,7 @@ Here = Annotated[Service, Depends(editable_service)]
 Result = TypeVar("Result")
 
 
-@router.get("")
+@datastore_router.get("")
 async def list_captions(
     request: Request,
     service: Here,
@@ -68,7 +68,7 @@ async def list_captions(
     return await _done(service, request, page)
 
 
-@router.get("/search")
+@datastore_router.get("/search")
 async def search_captions(
     request: Request,
     service: Here,
@@ -88,7 +88,7 @@ async def search_captions(
     return await _done(service, request, hits)
 
 
-@router.post("", status_code=201)
+@datastore_router.post("", status_code=201)
 async def add_captions(request: Request, service: Here, new: NewCaptions) -> DatastoreChange:
     """Add captions; those that are there already, of the same source and image, are added again."""
 
@@ -99,7 +99,7 @@ async def add_captions(request: Request, service: Here, new: NewCaptions) -> Dat
     return await _done(service, request, add)
 
 
-@router.delete("/{id}")
+@datastore_router.delete("/{id}")
 async def remove_caption(request: Request, service: Here, id: Annotated[int, Path(ge=0, le=2**53)]) -> DatastoreChange:
     """Remove a caption."""
 

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 from recap.assets import ASSETS, Asset
 from recap.assets.registry import LocalFile
-from recap.encoders.cutting import cut, first_part, part_sha256
+from recap.encoders.builtin import cut, first_part, part_sha256
 from recap.errors import AssetError
 
 
