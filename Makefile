@@ -1,5 +1,5 @@
 # make demo   caption the example pictures        make test    everything that CI checks
-# make lint   ruff and mypy only                  make bench   the benchmarks that need no other data
+# make lint   ruff, mypy, direction of imports    make bench   the benchmarks that need no other data
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -24,6 +24,7 @@ lint: .venv/all
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 bench: .venv/all
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'

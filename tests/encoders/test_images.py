@@ -45,9 +45,9 @@ def tiled_tiff(size: tuple[int, int], tile: tuple[int, int]) -> bytes:
     for tag, kind, wanted in tags:
         numbers = wanted if wanted is not None else (0,) * count
         packed = b"".join(struct.pack("<I" if kind == 4 else "<H", number) for number in numbers)
-        if given is None:
+        if wanted is None:
             place_of_offsets = start + len(values)
-        if len(packed) <= 4 and given is not None:
+        if len(packed) <= 4 and wanted is not None:
             entries += struct.pack("<HHI", tag, kind, len(numbers)) + packed.ljust(4, b"\0")
         else:
             entries += struct.pack("<HHII", tag, kind, len(numbers), start + len(values))

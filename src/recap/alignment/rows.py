@@ -1,4 +1,7 @@
-"""Rows of vectors as they come in: are they usable, how long are they, and which captions belong to which image."""
+"""Rows of vectors as they come in: are they usable, how long are they, and which captions belong to which image.
+
+Arrays with a few facts about them as safetensors files.
+"""
 
 from __future__ import annotations
 

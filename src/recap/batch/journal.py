@@ -4,6 +4,8 @@ A line is handed to the system as soon as its picture is done, so a killed proce
 every few seconds. A line that was torn by a crash is left out, and its picture done again. When a run is complete,
 lines that no longer hold (of pictures that changed or were renamed) are taken out, atomically. The finished journal
 is itself the output of the format ``jsonl``; the other formats are made from it.
+
+``errors.jsonl``: the files that have no caption, and why.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A ``.txt`` file beside each picture, as tools that train on pictures read them."""
+"""Captions beside the pictures, inside them, and on a page.
+
+A ``.txt`` file beside each picture is what tools that train on pictures read.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
     000001.jpg  000001.txt          one caption a line; or 000001.json with "caption" or "captions"
 
 A shard is read once from front to back and nothing is unpacked, so any number of any size will do.
+
+Parquet tables of pictures and captions, with the pictures beside the file or inside it.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Read are: COCO results (``[{"image_id": 42, "caption": "..."}]``), COCO captions (``images`` and ``annotations``), the
 files of Karpathy's splits (``dataset_coco.json``), ``{id: caption}`` or ``{id: [captions]}``, a list of objects with
 ``image`` and ``caption``, and jsonl, csv or tsv with such columns.
+
+Captions without pictures, to be added to a datastore.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""COCO's captions where neither its pictures nor Karpathy's json are at hand."""
+"""COCO and Flickr30k in Karpathy's splits, and COCO's captions where neither its pictures nor his json are at hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What every reader of pairs shares: how a caption is checked, and how a broken record is reported."""
+"""What every reader shares: text and json from files, how a caption is checked, how a broken record is reported.
+
+Errors name the file; one about a missing file says where the data sets of the paper come from.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A collection of captions in Milvus: its address, its fields, and the calls that a store makes."""
+"""A collection of captions in Milvus: its address, its fields, and the calls that a store makes.
+
+The nearest captions of a collection: proposed by Milvus, scored again and put in order here.
+"""
 
 from __future__ import annotations
 

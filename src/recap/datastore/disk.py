@@ -15,6 +15,8 @@ A store that is searched on disk (format version 2) has its captions as Arrow, w
 
 New files get numbers that no file in the folder has, so nothing that is in use is ever overwritten. Small segments at
 the end are written again together with what is new, so that many small commits do not make many files.
+
+Hidden folders in which processes collect what they have not committed yet.
 """
 
 from __future__ import annotations

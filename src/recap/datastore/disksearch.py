@@ -1,4 +1,11 @@
-"""Nearest captions of a store on disk: inverted lists on disk for most of them, the newest ones in memory."""
+"""Nearest captions of a store on disk: inverted lists on disk for most of them, the newest ones in memory.
+
+Inverted lists on disk: trained on a sample, filled in a stream, read in place.
+
+The vectors of a list are kept as 8-bit codes of their difference from the list's centre. FAISS searches the file where
+it lies; it is written here, because FAISS would hold its whole content in memory meanwhile. What comes in is sorted by
+list in shards of some hundred megabytes, and in the end the parts of each list are gathered from all shards.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""From what an index proposes to the true nearest captions, in an order that nothing but the query decides."""
+"""From what an index proposes to the true nearest captions, in an order that nothing but the query decides.
+
+Captions that say the same as an earlier one: in the same words, or nearly so by their vectors.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""The columns of a store: what is known about each caption, and where its vector lies."""
+"""The columns of a store: what is known about each caption, and where its vector lies.
+
+Vectors in blocks, in memory or mapped from files, that are appended to and never moved.
+
+Parquet tables out of packs, whose size is known before they are in memory.
+
+A table of a megabyte can say a long text thousands of times. So texts are read as a dictionary and numbers, added up,
+and written out only if they are not more than captions of people would be.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several stores queried as one."""
+"""Several stores queried as one; and where a store is: a folder, or an address."""
 
 from __future__ import annotations
 

@@ -3,6 +3,10 @@
 ``eyes`` is a small vision-language model of our own: TinyViT-5M for images and MiniLM for texts up to before their last
 stage, which come from packages of the Python index, and from there on our own weights, trained by
 ``tools/train_eyes.py`` so that both sides share a space. TinyViT-5M, DINOv2 and MiniLM are there as they are, too.
+
+The first part of a network: some of ours continue a published one from the middle.
+
+The part is cut out of the published file once, and kept in the cache folder.
 """
 
 from __future__ import annotations

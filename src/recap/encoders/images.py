@@ -1,4 +1,10 @@
-"""From a path, the bytes of a file or a Pillow picture to upright 8-bit RGB, or an ``ImageError`` that says why not."""
+"""From a path, the bytes of a file or a Pillow picture to upright 8-bit RGB, or an ``ImageError`` that says why not.
+
+Which kinds of pictures are read, told by their content, and how many pixels decoding one takes, whatever it says.
+
+A header can lie: a TIFF of 16x16 pixels may consist of one tile of 24,000x24,000, and the pixels of an AVIF are counted
+in its container while its decoder believes the stream inside.
+"""
 
 from __future__ import annotations
 

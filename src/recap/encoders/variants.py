@@ -1,4 +1,9 @@
-"""One picture seen in several ways: the mean of the vectors is steadier than any one of them."""
+"""Other readings of an encoder, each an encoder itself: several views of a picture, several encoders, bare texts.
+
+- Views: one picture seen in several ways; the mean of the vectors is steadier than any one of them.
+- Joined: several image encoders as one, their unit vectors side by side.
+- Bare: texts without their closing full stop; whether a caption has one says nothing about the picture.
+"""
 
 from __future__ import annotations
 

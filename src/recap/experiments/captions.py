@@ -1,4 +1,4 @@
-"""Captions for encoded pictures."""
+"""Captions for encoded pictures, and every metric of ``recap.metrics`` for them."""
 
 from __future__ import annotations
 

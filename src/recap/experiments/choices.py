@@ -1,4 +1,4 @@
-"""What experiments choose alike: the model that writes, how it is asked, and the map that judges."""
+"""What experiments choose alike: the model that writes, how it is asked, the map that judges, and the ways to align."""
 
 from __future__ import annotations
 

@@ -1,4 +1,13 @@
-"""The page of ``recap experiment all``: tables and figures, and what could not be made. One file, nothing is loaded."""
+"""The page of ``recap experiment all``: tables and figures, and what could not be made. One file, nothing is loaded.
+
+``recap experiment all``: every experiment on every data set that is there, on one page.
+
+    OUT/index.html               the page
+    OUT/DATASET/EXPERIMENT/      its tables and figures as files, and ``part.json``, so that a run goes on where it was
+
+What an earlier run with the same setup has finished is taken from its folder; what failed is tried again. The steps of
+experiments that take hours are kept in ``state`` and ``checkpoints`` beside it, so that these go on, too.
+"""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ search-ordering     where in the prompt the nearest caption stands: last, first,
                     pictures, with the paper's k.
 search-encoder      one encoder after the other, each with its own map and its own best k; ``encoders=`` names them,
                     between semicolons
-search-lm           one language model after the other; ``models=none,writer,smollm2``; ``none`` takes a caption as it is
+search-lm           one language model after the other; ``models=none,writer,smollm2``; ``none`` takes a caption
 search-level        single captions, all captions of a picture as one text, or localized narratives, which are read from
                     ``narratives/`` below the data folder (``*_localized_narratives*.jsonl``). The map is that of single
                     captions in all cases. ``ks=13`` names the values of k for single captions; the texts of other

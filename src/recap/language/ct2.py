@@ -7,6 +7,8 @@ be seeded again. What can be done is to start a new one: for every prompt that i
 is opened again, from the page cache and with nothing to compute, and all samples are drawn from one reading of the
 prompt. At the size of FLAN-T5-base in int8 the opening is a twelfth of the time that ten sentences take. Greedy
 decoding needs no seed and keeps the translator it has.
+
+From a folder of transformers to a folder of CTranslate2: smaller, faster, and without torch from then on.
 """
 
 from __future__ import annotations

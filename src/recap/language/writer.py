@@ -4,6 +4,12 @@ It reads the retrieved captions and, where they come from the encoder it was tra
 space and what the encoder saw in each place of the image. A prompt is read once; then all of its sentences grow word by
 word together, each word either from the vocabulary or copied from the captions, which is how it says words it never
 saw. ``tools/train_writer.py`` made it.
+
+What the writer reads about a picture: retrieved captions as numbers.
+
+The nearest captions are read word by word. All of them vote for words, the nearer ones with more weight, and the words
+with most votes are read too, each with its share. A word the writer's vocabulary lacks takes a slot: a nameless word
+that can be read and copied like any other, and gets its name back when the sentence is written out.
 """
 
 from __future__ import annotations

@@ -3,6 +3,10 @@
 What is in the picture is what its references name, of COCO's 80 kinds of objects; the published metric also looks at
 COCO's outlines of objects, which other pictures do not have. Less is better. With few references a picture the value
 is too high, since people leave out much of what they see.
+
+The 80 kinds of objects of COCO, and the words people use for them.
+
+Written for captions: what a word means in a sentence about a photograph. Plurals are formed by ``chair``.
 """
 
 from __future__ import annotations

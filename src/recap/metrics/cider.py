@@ -2,6 +2,8 @@
 
 What coco-caption prints as "CIDEr" is CIDEr-D: counts clipped to the reference, and a penalty on lengths that differ.
 Plain CIDEr is the mean cosine of the weighted counts. Both are means over n = 1..4 and over references, times 10.
+
+In how many images an n-gram occurs: what CIDEr weighs n-grams by, kept in a file if wanted.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ The graph of "a young girl standing on top of a tennis court" holds the objects 
 descriptions in Schuster et al. 2015 and Anderson et al. 2016 and read the dependency parse of spaCy. Numbers are
 attributes, as in SPICE; an object is never doubled for its plural. A pronoun stands for the first noun before it that
 agrees with it, and nothing cleverer.
+
+Which words mean the same: the WordNet synsets that METEOR 1.5 carries, and that SPICE matches with.
 """
 
 from __future__ import annotations

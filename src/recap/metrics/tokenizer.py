@@ -3,6 +3,19 @@
 Captions are lines of one text, as in coco-caption: now and then a token depends on the line that follows.
 Tokens that are only punctuation are left out. A line break inside a caption counts as a space, where the original would
 shift all later captions by one.
+
+The rules of the tokenizer that coco-caption runs in Java.
+
+That program is a Penn Treebank tokenizer of 2014. These rules were written from its behaviour: probes and all COCO
+captions went in, and the rules say what came out. Like the original they take, at each place of the text, the longest
+of all matches; of two equally long ones the earlier rule wins.
+
+What is kept on purpose, because published numbers depend on it: brackets become ``-lrb-`` and stay; ``!!`` stays while
+``!`` goes; ``end.Start`` is one token; and a letter with a stop (``letter K.``) loses the stop if the text goes on with
+a word such as ``The``, even when that word stands in the next caption.
+
+What differs: letters that Unicode has gained since 2012 count as letters here and are dropped by the original, and soft
+hyphens are left out before anything else.
 """
 
 from __future__ import annotations

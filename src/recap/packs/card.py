@@ -1,6 +1,8 @@
 """The card of a pack: what it is made of and what it reached, in the form the Hugging Face hub shows.
 
 What recap writes stands between two marks, and is written anew when the pack changes; the rest belongs to its author.
+
+What people should know about a pack before they use it or pass it on.
 """
 
 from __future__ import annotations

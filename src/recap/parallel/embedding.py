@@ -1,4 +1,7 @@
-"""``recap embed``: pictures and captions to vectors, a shard for each part."""
+"""``recap embed``: pictures and captions to vectors, a shard for each part.
+
+An encoder whose work is done in parts, for all that takes an encoder, such as the metrics of ``recap score``.
+"""
 
 from __future__ import annotations
 

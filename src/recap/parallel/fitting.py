@@ -3,6 +3,10 @@
 1. Hashes of pictures and captions are read from all shards, and it is decided which come for the first time.
 2. Statistics of some shards at a time are added up in a tree; whoever does a part has one block of rows in memory.
 3. Captions and their vectors are taken into the datastore here, in the order of the input.
+
+The confidence of captions, fitted on vectors: some pictures are kept while a fit goes through all of them.
+
+A pack from pairs or their vectors, in parts: what ``recap fit`` does where ``ReCap.fit`` would not do.
 """
 
 from __future__ import annotations

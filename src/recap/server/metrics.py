@@ -1,4 +1,7 @@
-"""Counters for Prometheus, one set for each application."""
+"""Counters for Prometheus, one set for each application.
+
+One line in the log and one count in the metrics for each request: never its content, its query or its sender.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""How much of a body is read, how long, and how much of all bodies is held in memory."""
+"""Who may speak with the service, what browsers are told about its answers, and how much of a body is read.
+
+Bodies are limited in length, in time, and in how much of all of them is held in memory.
+"""
 
 from __future__ import annotations
 

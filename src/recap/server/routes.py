@@ -1,4 +1,4 @@
-"""Routes: caption, retrieve, score, map."""
+"""Routes: caption, retrieve, score, map; and packs, health, metrics, documentation."""
 
 from __future__ import annotations
 

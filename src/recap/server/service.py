@@ -1,4 +1,7 @@
-"""What the routes share: the captioner's worker, the configuration, and what is asked of every form."""
+"""What the routes share: the captioner's worker, the configuration, and what is asked of every form.
+
+Waiting for the worker on behalf of a request that may be abandoned or take too long.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,10 @@
 
 Each format has a pair of functions: ``read_*`` returns the metadata of a file, ``write_*`` returns the file with other
 metadata, all else byte for byte as it was.
+
+The metadata of a TIFF: tags of its first directory.
+
+A changed directory is written behind the rest of the file and the header is pointed at it, so that no picture moves.
 """
 
 from __future__ import annotations
