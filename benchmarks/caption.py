@@ -34,6 +34,7 @@ class OneAtATime:
 
     def __init__(self, model: LanguageModel) -> None:
         self.name, self.completes, self._model = model.name, model.completes, model
+        self.fingerprint = model.fingerprint
         self.selection = getattr(model, "selection", "consensus")
 
     def write(self, prompts: Sequence[Prompt], decoding: Decoding) -> list[list[Draft]]:

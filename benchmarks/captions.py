@@ -71,6 +71,7 @@ class Remembering:
 
     def __init__(self, model: LanguageModel) -> None:
         self.name, self.completes, self._model = model.name, model.completes, model
+        self.fingerprint = model.fingerprint
         self.sight = getattr(model, "sight", "")
         self._known: dict[str, list[Draft]] = {}
 

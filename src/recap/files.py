@@ -15,7 +15,7 @@ import secrets
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -232,8 +232,11 @@ class Steps:
     folder: Path | None
 
     @classmethod
-    def opened(cls, folder: Path | None, description: dict[str, Any]) -> Steps:
-        """Return the steps in a folder; those of a run with another description raise ``InputError``."""
+    def opened(cls, folder: Path | None, description: dict[str, Any], *, unnoted: Sequence[str] = ()) -> Steps:
+        """Return the steps in a folder; those of a run with another description raise ``InputError``.
+
+        What is in ``unnoted`` may be missing from the description of a run that an older version began.
+        """
         if folder is None:
             return cls(None)
         folder.mkdir(parents=True, exist_ok=True)
@@ -243,11 +246,14 @@ class Steps:
         there = _read(path, f"delete the folder {folder}, and the run begins anew")
         if not isinstance(there, dict):
             raise InputError(f"{path} describes no run: delete the folder {folder}, and the run begins anew")
-        differ = [name for name in sorted(there.keys() | wanted.keys()) if there.get(name) != wanted.get(name)]
+        noted = {name: wanted[name] for name in unnoted if name in wanted} | there
+        differ = [name for name in sorted(noted.keys() | wanted.keys()) if noted.get(name) != wanted.get(name)]
         if differ:
             raise InputError(
                 f"{folder} holds steps of a run with other {', '.join(differ)}: give another folder, or delete it"
             )
+        if noted != there:
+            write_json(path, noted)
         return cls(folder)
 
     def done(self, name: str, work: Callable[[], Any]) -> Any:

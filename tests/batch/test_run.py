@@ -11,6 +11,9 @@ import pytest
 
 from recap.batch import Record, Sink, Summary, caption_files, open_output, provenance
 from recap.captioner import ReCap
+from recap.errors import InputError
+from recap.language import Decoding
+from recap.types import Draft, Prompt
 
 
 @pytest.fixture
@@ -177,3 +180,47 @@ def test_without_a_journal_nothing_is_remembered(captioner: ReCap, folder: Path)
         assert counts(summary) == (18, 0, 0)
     assert [record.path for record in sink.records] == 2 * paths
     assert "18 captioned" in str(summary)
+
+
+class Scripted:
+    """A language model that says one thing; two of the same name may say different ones."""
+
+    name, completes, selection = "scripted", False, "likely"
+
+    def __init__(self, text: str, fingerprint: str) -> None:
+        self.text, self.fingerprint = text, fingerprint
+
+    def write(self, prompts: Sequence[Prompt], decoding: Decoding) -> list[list[Draft]]:
+        return [[Draft(self.text, -1.0)] for _ in prompts]
+
+
+def test_a_run_is_not_continued_by_another_language_model_of_the_same_name(
+    captioner: ReCap, folder: Path, tmp_path: Path
+):
+    one, two = (
+        captioner.configured(language_model=Scripted(text, text[:5] * 8), candidates="lm")
+        for text in ("first words", "other words")
+    )
+    out = tmp_path / "out.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        run(one, folder, out, [Stop(3)])
+    before = out.read_bytes()
+    with pytest.raises(InputError, match=r"language model fingerprint firstfirstfirstf, now otherotherothero\)"):
+        run(two, folder, out)
+    assert out.read_bytes() == before
+    assert counts(run(one, folder, out)) == (14, 4, 0)
+
+
+def test_a_run_of_a_version_that_did_not_note_the_model_goes_on(captioner: ReCap, folder: Path, tmp_path: Path):
+    twin = captioner.configured(language_model=Scripted("first words", "f" * 64), candidates="lm")
+    out = tmp_path / "out.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        run(twin, folder, out, [Stop(3)])
+    records = [json.loads(line) for line in out.read_text().splitlines()]
+    for record in records:
+        assert record["generated_by"].pop("language_model_fingerprint") == "f" * 16
+    out.write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert counts(run(twin, folder, out)) == (14, 4, 0)
+    replaced = captioner.configured(language_model=Scripted("other words", "e" * 64), candidates="lm")
+    with pytest.raises(InputError, match="language model fingerprint"):
+        run(replaced, folder, out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from recap.alignment import LinearAlignment
 from recap.datastore import Datastore
 from recap.encoders import load_encoder
 from recap.errors import InputError
+from recap.files import RUN, write_json
 from recap.fitting import augmentation
 from recap.fitting.augmentation import Augmented, Scorer, augment, reading, training_pictures
 from recap.fitting.fit import Validation, encode_pairs
@@ -168,6 +170,26 @@ def test_more_rounds_go_on_from_the_old_ones_but_another_run_does_not(
     assert two.rounds[:2] == one.rounds
     with pytest.raises(InputError, match="steps of a run with other metric"):
         augment(captioner, train, validation, metric="cider-d", rounds=2, ks=(2, 5), state=tmp_path)
+
+
+def test_another_model_of_the_same_name_does_not_go_on(world: tuple[ReCap, Validation, Validation], tmp_path: Path):
+    captioner, train, validation = world
+
+    def run(fingerprint: str) -> None:
+        model = Scripted()
+        model.fingerprint = fingerprint  # type: ignore[attr-defined]
+        twin = captioner.configured(language_model=model)
+        augment(twin, train, validation, metric="aclip-s", rounds=1, ks=(2,), state=tmp_path)
+
+    run("one")
+    with pytest.raises(InputError, match="steps of a run with other language model fingerprint"):
+        run("two")
+    described = json.loads((tmp_path / RUN).read_text())
+    assert described.pop("language model fingerprint") == "one"
+    write_json(tmp_path / RUN, described)  # as older versions wrote it
+    run("one")
+    with pytest.raises(InputError, match="other language model fingerprint"):
+        run("two")
 
 
 def test_the_loop_ends_when_a_round_adds_nothing(world: tuple[ReCap, Validation, Validation]):

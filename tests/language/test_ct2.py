@@ -81,6 +81,16 @@ def test_int8_is_smaller_and_writes(folder: Path, model_folder: Callable[[str], 
     assert len(model.write(PROMPTS, SAMPLED)) == 3
 
 
+def test_quantized_weights_have_another_fingerprint(
+    folder: Path, model: Any, model_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    small = load_language_model(f"ct2:{convert_to_ct2(model_folder('t5'), tmp_path / 'int8')}")
+    again = load_language_model(f"ct2:{folder}")
+    assert small is not None
+    assert again is not None
+    assert again.fingerprint == model.fingerprint != small.fingerprint
+
+
 def test_a_conversion_that_fails_leaves_nothing(
     model_folder: Callable[[str], Path], tmp_path: Path, folder: Path
 ) -> None:

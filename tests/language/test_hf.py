@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,16 @@ def test_the_seed_decides(model: Any) -> None:
     assert model.write(PROMPTS, SAMPLED) == model.write(PROMPTS, SAMPLED)
     assert model.write(PROMPTS, SAMPLED) != model.write(PROMPTS, other)
     assert len({draft.text for draft in model.write(PROMPTS[:1], SAMPLED)[0]}) > 1
+
+
+def test_other_weights_have_another_fingerprint(model: Any, tmp_path: Path) -> None:
+    weights = next(model.model.parameters())
+    copy = load_language_model(f"hf:{shutil.copytree(model._source, tmp_path / 'copy')}")
+    assert copy.fingerprint == model.fingerprint  # type: ignore[union-attr]
+    next(copy.model.parameters()).data = weights + 1  # type: ignore[union-attr]
+    copy.model.save_pretrained(tmp_path / "copy")  # type: ignore[union-attr]
+    other = load_language_model(f"hf:{tmp_path / 'copy'}")
+    assert other.fingerprint != model.fingerprint  # type: ignore[union-attr]
 
 
 def test_more_prompts_than_a_batch_come_back_in_order(model_folder: Callable[[str], Path], monkeypatch: Any) -> None:

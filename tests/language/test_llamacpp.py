@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -132,6 +133,20 @@ def test_samples_follow_the_distribution_of_transformers(
     seen = np.arange(8) == distance.argmin(1)[:, None]
     error = np.sqrt(p * (1 - p) / count)
     assert (np.abs(seen.mean(0) - p) <= 4.5 * error).all()
+
+
+def test_another_file_has_another_fingerprint(model: Any, path: Path, tmp_path: Path) -> None:
+    moved, other = (tmp_path / name / path.name for name in ("moved", "other"))
+    for target in (moved, other):
+        target.parent.mkdir()
+        shutil.copy(path, target)
+    with other.open("ab") as file:
+        file.write(b"more")
+    for copy, equal in ((moved, True), (other, False)):
+        loaded = load_language_model(f"llamacpp:{copy}")
+        assert loaded is not None
+        assert (loaded.fingerprint == model.fingerprint) is equal
+        loaded.write(PROMPTS[:1], SAMPLED)  # a server that has not answered yet does not end
 
 
 def test_a_prompt_that_does_not_fit_is_an_error(model: Any) -> None:

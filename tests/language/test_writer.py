@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from recap.errors import AssetError
@@ -261,3 +263,17 @@ def test_packaged_writer_says_words_it_never_saw() -> None:
     for draft in writer.write([Prompt("words", captions)], Decoding(samples=5, temperature=0.3))[0]:
         assert "blicket" in draft.text
         assert "wug" in draft.text
+
+
+def test_other_weights_have_another_fingerprint(made: tuple[object, WriterModel], tmp_path: Path) -> None:
+    folder = made[1]._folder
+    same, other = (shutil.copytree(folder, tmp_path / name) for name in ("same", "other"))
+    network = onnx.load(other / "step.onnx")
+    weight = next(tensor for tensor in network.graph.initializer if tensor.data_type == onnx.TensorProto.FLOAT)
+    weight.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(weight) + 1, weight.name))
+    onnx.save(network, other / "step.onnx")
+    assert WriterModel(same).fingerprint == made[1].fingerprint
+    assert WriterModel(other).fingerprint != made[1].fingerprint
+    packaged = load_language_model("writer")
+    assert packaged is not None
+    assert len({packaged.fingerprint, made[1].fingerprint}) == 2

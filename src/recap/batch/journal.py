@@ -26,6 +26,7 @@ from recap.batch.formats import write_records
 from recap.batch.record import Record, json_line
 from recap.errors import InputError
 from recap.files import atomic_write
+from recap.language import model_fingerprint
 
 if TYPE_CHECKING:
     from recap.captioner import ReCap
@@ -163,7 +164,7 @@ class Journal:
                 f"{self.path} was not written by recap caption: name another file with --out, "
                 "or have it written over with --restart"
             ) from error
-        if record.generated_by["settings"] != self.generated_by["settings"]:
+        if not is_continued(record.generated_by, self.generated_by):
             raise InputError(_other_settings(self.path, record.generated_by, self.generated_by))
         self._note(record, self._end)
 
@@ -260,6 +261,10 @@ def _is_ours(path: Path) -> bool:
         return False
 
 
+FINGERPRINT = "language_model_fingerprint"
+"""Tells language models of one name from each other; captions of older versions do not have it."""
+
+
 def provenance(captioner: ReCap, pack: str, *, min_confidence: float | None = None, **others: Any) -> dict[str, str]:
     """Return what wrote the captions, with a hash of everything that decides which ones come out.
 
@@ -276,10 +281,19 @@ def provenance(captioner: ReCap, pack: str, *, min_confidence: float | None = No
         "encoder": captioner.encoder.name,
         "language_model": model.name if model else "none",
     }
+    if model is not None:
+        # not in the hash of the settings, so that journals of versions that did not note it can be resumed
+        named[FINGERPRINT] = model_fingerprint(model)[:16]
     if min_confidence is not None:
         named["min_confidence"] = str(float(min_confidence))
         others["min_confidence"] = float(min_confidence)
     return {**named, "settings": _settings_hash(captioner, others)}
+
+
+def is_continued(then: Mapping[str, str], now: Mapping[str, str]) -> bool:
+    """Tell whether captions of two runs may be in one file: settings and, as far as noted, language model agree."""
+    same_model = FINGERPRINT not in then or then[FINGERPRINT] == now.get(FINGERPRINT)
+    return then["settings"] == now["settings"] and same_model
 
 
 def _settings_hash(captioner: ReCap, others: dict[str, Any]) -> str:

@@ -31,6 +31,7 @@ from recap.errors import InputError
 from recap.files import Steps
 from recap.fitting.fit import EncodedPairs, Pairs, Validation, encode_pairs
 from recap.fitting.tuning import remembering, spaced
+from recap.language import model_fingerprint
 from recap.metrics.cider import CiderD
 from recap.metrics.clip import aligned_s, ref_aligned_s
 from recap.metrics.ngrams import Floats, Ints, offsets_of, ranges
@@ -45,6 +46,9 @@ KS = (4, 8, 13, 18, 30, 100)
 
 JUDGE = "ols"
 """The map behind aCLIP-S and RefaCLIP-S, as ``recap score`` has it."""
+
+FINGERPRINT = "language model fingerprint"
+"""What the description of a run calls it; runs of older versions did not note it."""
 
 BLOCK = 256
 """So many training pictures are captioned between two writes to the disk."""
@@ -109,7 +113,8 @@ def augment(
     """
     _check(captioner, train, validation, metric, ks)
     mapped = judge or LinearAlignment.from_statistics(captioner.statistics, JUDGE)
-    steps = Steps.opened(state, _description(captioner, train, validation, metric, ks, mapped))
+    described = _description(captioner, train, validation, metric, ks, mapped)
+    steps = Steps.opened(state, described, unnoted=[FINGERPRINT])
     loop = _Loop(_copied(captioner), train, validation, metric, sorted(set(ks)), mapped, steps, progress)
     found = loop.run(rounds, tell)
     return Augmented(loop.finished(found[-1]), tuple(found))
@@ -328,6 +333,7 @@ def _description(
         "ks": sorted(set(ks)),
         "settings": captioner.settings.as_dict(),
         "language model": model.name if model else "none",
+        FINGERPRINT: model_fingerprint(model),
         "encoder": [captioner.encoder.image.fingerprint, captioner.encoder.text.fingerprint],
         "maps": [_digest(captioner.alignment.W_), _digest(judge.W_)],
         "captions": _digest(texts),

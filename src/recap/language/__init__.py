@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recap.language.base import Decoding, LanguageModel, PromptTooLongError
+from recap.language.base import Decoding, LanguageModel, PromptTooLongError, model_fingerprint
 from recap.language.prompt import PromptTemplate, WorkedExample, trim_caption
 from recap.language.registry import LanguageModelInfo, list_language_models, load_language_model
 
@@ -15,5 +15,6 @@ __all__ = [
     "WorkedExample",
     "list_language_models",
     "load_language_model",
+    "model_fingerprint",
     "trim_caption",
 ]

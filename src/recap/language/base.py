@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from recap.errors import InputError
+from recap.files import file_sha256
 from recap.types import Draft, Prompt
 
 
@@ -54,6 +57,26 @@ def prompt_seed(seed: int, text: str) -> int:
     return int.from_bytes(digest[:4], "big") >> 1
 
 
+def files_fingerprint(paths: Iterable[Path], *others: str) -> str:
+    """Return the sha256 of what decides about a model's sentences: its files, by name and content, and ``others``."""
+    digest = hashlib.sha256("\n".join(others).encode())
+    for path in sorted(paths):
+        status = path.stat()
+        digest.update(f"\n{path.name} {_sha256(path, status.st_size, status.st_mtime_ns)}".encode())
+    return digest.hexdigest()
+
+
+@lru_cache(maxsize=256)
+def _sha256(path: Path, size: int, modified: int) -> str:
+    """Return the sha256 of a file; one that has not changed is read once."""
+    return file_sha256(path)
+
+
+def model_fingerprint(model: LanguageModel | None) -> str:
+    """Return the fingerprint of a language model; the name of one that has none, and nothing where there is none."""
+    return "" if model is None else getattr(model, "fingerprint", model.name)
+
+
 @runtime_checkable
 class LanguageModel(Protocol):
     """Anything that writes candidate captions.
@@ -67,6 +90,11 @@ class LanguageModel(Protocol):
     """The name it can be loaded by again, such as ``hf:google/flan-t5-large``."""
     completes: bool
     """Whether it only goes on with a text, so that worked examples help it, instead of following an instruction."""
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the weights and all else that decides what it writes; models of one name may differ in it."""
+        ...
 
     def write(self, prompts: Sequence[Prompt], decoding: Decoding) -> list[list[Draft]]:
         """Return the drafts for each prompt: one when greedy, else ``decoding.samples``.

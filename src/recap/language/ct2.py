@@ -18,11 +18,12 @@ import os
 import tempfile
 import threading
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from recap.errors import AssetError, InputError, MissingExtraError
-from recap.language.base import Decoding, prompt_seed
+from recap.language.base import Decoding, files_fingerprint, prompt_seed
 from recap.types import Draft, Prompt
 
 TOKENIZER = "tokenizer.json"
@@ -52,6 +53,11 @@ class CTranslate2Model:
         settings = json.loads((self.folder / "config.json").read_text(encoding="utf-8"))
         self._end = self._tokenizer.token_to_id(settings["eos_token"])
         self._translator: Any = self._open()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of the files of the folder."""
+        return files_fingerprint((path for path in self.folder.iterdir() if path.is_file()), "ct2")
 
     def _open(self) -> Any:
         import ctranslate2

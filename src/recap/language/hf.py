@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from recap.errors import AssetError, InputError, MissingExtraError
-from recap.language.base import Decoding, PromptTooLongError
+from recap.language.base import Decoding, PromptTooLongError, files_fingerprint
 from recap.language.sampling import choose, uniforms
 from recap.types import Draft, Prompt
 
@@ -40,6 +42,7 @@ class HuggingFaceModel:
         if threads is not None:
             torch.set_num_threads(threads)
         self.name = f"hf:{source}"
+        self._source = source
         self.device = device
         try:
             config = transformers.AutoConfig.from_pretrained(source)
@@ -58,6 +61,14 @@ class HuggingFaceModel:
         """How many tokens fit; None where positions are relative and any number does (T5)."""
         self._end_tokens = _end_tokens(self.model, self.tokenizer)
         self._holds_newline: dict[int, bool] = {}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of the saved files, or of the commit of the hub, and of the precision it runs in."""
+        folder = Path(self._source)
+        files = [path for path in folder.iterdir() if path.is_file()] if folder.is_dir() else []
+        commit = getattr(self.model.config, "_commit_hash", None) or ""
+        return files_fingerprint(files, "hf", commit, str(self.model.dtype))
 
     def write(self, prompts: Sequence[Prompt], decoding: Decoding) -> list[list[Draft]]:
         """Return the drafts for each prompt: one when greedy, else ``decoding.samples``."""

@@ -17,11 +17,12 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from recap.errors import AssetError, RecapError
-from recap.language.base import Decoding, PromptTooLongError, prompt_seed
+from recap.language.base import Decoding, PromptTooLongError, files_fingerprint, prompt_seed
 from recap.types import Draft, Prompt
 
 SLOTS = 32
@@ -44,6 +45,7 @@ class LlamaCppModel:
         if not Path(path).is_file():
             raise AssetError(f"there is no GGUF file at {path}")
         self.name = name or f"llamacpp:{path}"
+        self._path = Path(path)
         parameters = _configure(xllamacpp.CommonParams(), Path(path), device, threads)
         try:
             self._server = xllamacpp.Server(parameters)
@@ -51,6 +53,11 @@ class LlamaCppModel:
             raise AssetError(f"{path} could not be loaded ({error}): is it a complete GGUF file?") from error
         self._prefix = ""
         self._lock = threading.Lock()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of the GGUF file."""
+        return files_fingerprint([self._path], "llamacpp")
 
     def write(self, prompts: Sequence[Prompt], decoding: Decoding) -> list[list[Draft]]:
         """Return the drafts for each prompt: one when greedy, else ``decoding.samples``."""

@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from recap.encoders.network import cores
 from recap.errors import AssetError
-from recap.language.base import Decoding, prompt_seed
+from recap.language.base import Decoding, files_fingerprint, prompt_seed
 from recap.text import join_words, surface_words, words
 from recap.types import Draft, Prompt
 
@@ -154,6 +154,7 @@ class WriterModel:
     """The rule that suits its drafts: their log-probabilities are those of captions, so they say what is natural."""
 
     def __init__(self, folder: Path = FOLDER, *, threads: int | None = None) -> None:
+        self._folder = folder
         self._config = _Config.load(folder)
         self._vocabulary = self._config.vocabulary
         self.sight = self._config.sight
@@ -163,6 +164,12 @@ class WriterModel:
         self._workers = threads or cores()
         # the products are small: several threads would wait for each other most of the time
         self._read, self._step = (_session(folder / f"{part}.onnx", 1) for part in ("read", "step"))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of the weights, the vocabulary and the phrases it avoids."""
+        files = [self._folder / name for name in ("read.onnx", "step.onnx", "config.json")]
+        return files_fingerprint(files, "writer", *CLICHES)
 
     def write(self, prompts: Sequence[Prompt], decoding: Decoding) -> list[list[Draft]]:
         """Return the drafts for each prompt: one when greedy, else ``decoding.samples``."""
