@@ -77,7 +77,7 @@ def make_world(work: Path) -> Path:
             (work / "pairs" / f"{colour}{number}.txt").write_text(said)
     encoder = load_encoder(f"onnx:{work / 'encoder'}")
     options: dict[str, Any] = {"source": "walls", "language_model": None, "keep_vectors": True}
-    ReCap.fit(read_pairs(work / "pairs"), encoder=encoder, **options).save_pretrained(work / "good")
+    ReCap.fit(read_pairs(work / "pairs"), encoder=encoder, calibrate=False, **options).save_pretrained(work / "good")
     return work
 
 

@@ -84,7 +84,7 @@ def main() -> None:
 def load(folder: Path, encoder: str, language_model: str) -> ReCap:
     """Return a captioner fitted on train, its encoder without a cache."""
     cached = load_encoder(encoder, cache=cache_dir() / "vectors.sqlite")
-    fitted = ReCap.fit(read_flickr8k(folder, "train"), encoder=cached, source="flickr8k")
+    fitted = ReCap.fit(read_flickr8k(folder, "train"), encoder=cached, source="flickr8k", calibrate=False)
     return ReCap(
         load_encoder(encoder),
         fitted.statistics,

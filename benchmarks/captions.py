@@ -125,7 +125,7 @@ def flickr8k(folder: Path, encoder: str, split: str) -> tuple[ReCap, Vectors, li
     loaded = load_encoder(encoder, cache=cache_dir() / "vectors.sqlite")
     pairs, judged = read_flickr8k(folder, "train"), read_flickr8k(folder, split)
     started = time.perf_counter()
-    captioner = ReCap.fit(pairs, encoder=loaded, source="flickr8k", progress=True)
+    captioner = ReCap.fit(pairs, encoder=loaded, source="flickr8k", progress=True, calibrate=False)
     print(f"encoded and fitted {len(pairs)} pictures in {time.perf_counter() - started:.1f} s")
     vectors = encoded(captioner, [pair.image for pair in judged])
     return captioner, vectors, [list(pair.captions) for pair in judged]

@@ -197,7 +197,7 @@ def own_pack(folder: Path, language_model: str, known: KnownPictures, references
     """Fit a pack to the first training pictures and calibrate it on the same, as ``recap fit`` does."""
     pairs = read_flickr8k(folder, "train")[:PACK]
     encoder = load_encoder("builtin", cache=cache_dir() / "vectors.sqlite")
-    captioner = ReCap.fit(pairs, encoder=encoder, language_model=language_model)
+    captioner = ReCap.fit(pairs, encoder=encoder, language_model=language_model, calibrate=False)
     captioner.calibration = fit_calibration(captioner, pairs)
     said = captioner.caption_vectors(known.images)
     texts = [caption.text for caption in said]

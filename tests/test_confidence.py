@@ -1,6 +1,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from recap.confidence import (
 )
 from recap.datasets import PairFiles
 from recap.errors import InputError, PackError, RecapWarning
-from recap.fitting.confidence import Judge, KnownPictures, calibration_or_warning, fit_calibration, own_rows
+from recap.fitting.confidence import Judge, KnownPictures, fit_calibration, own_rows
 from recap.language import Decoding
 from recap.packs.builtin import packaged_file
 from recap.packs.folder import CONFIDENCE
@@ -204,7 +205,7 @@ def test_the_map_is_solved_without_the_pictures_it_is_tested_on(
     assert sorted(name for _, part in seen for name in part.ids) == sorted(pair.id for pair in many)
     for alignment, part in seen:
         rest = [pair for pair in many if pair.id not in part.ids]
-        other = ReCap.fit(rest, encoder=captioner.encoder, language_model=None, method="ols")
+        other = ReCap.fit(rest, encoder=captioner.encoder, language_model=None, method="ols", calibrate=False)
         np.testing.assert_allclose(alignment.W_, other.alignment.W_, atol=1e-4)
 
 
@@ -289,17 +290,73 @@ def test_a_pack_is_calibrated_on_the_files_it_was_fitted_on(
         fitted = ReCap.fit(PairFiles(tmp_path), encoder=encoder, language_model=None, method="ols", validation=0.2)
     apart = fitted.report.validation
     assert apart > 0
-    # the pictures kept apart to measure with, and the broken one, are not used
-    calibration = calibration_or_warning(fitted, PairFiles(tmp_path))
-    assert calibration is not None
-    assert calibration.pictures == len(many) - apart
-    fitted.calibration = calibration
+    # the held-out pictures and the broken one are not used
+    assert fitted.calibration is not None
+    assert fitted.calibration.pictures == len(many) - apart
+    assert fit_calibration(fitted, PairFiles(tmp_path)) == fitted.calibration
     assert fitted.caption(new_pictures["red"]).confidence is not None
 
 
-def test_too_few_pictures_are_a_warning_when_a_pack_is_made(captioner: ReCap, many: list[Pair]):
+def test_too_few_pictures_are_a_warning_when_a_pack_is_made(many: list[Pair], encoder_folder: Path):
     with pytest.warns(RecapWarning, match="will have no confidence: confidence needs at least 20 pictures"):
-        assert calibration_or_warning(captioner, many[:5]) is None
+        fitted = ReCap.fit(many[::8], encoder=f"onnx:{encoder_folder}", language_model=None)
+    assert fitted.calibration is None
+
+
+def test_a_fit_is_calibrated_unless_told_not_to_be(many: list[Pair], encoder_folder: Path):
+    options: dict[str, Any] = {"encoder": f"onnx:{encoder_folder}", "language_model": None, "method": "ols"}
+    fitted = ReCap.fit(many, **options)
+    assert fitted.calibration == fit_calibration(fitted, many)
+    assert ReCap.fit(many, calibrate=False, **options).calibration is None
+
+
+def test_the_pictures_with_the_smallest_hashes_are_used(
+    captioner: ReCap, many: list[Pair], encoder_folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    used: list[tuple[str, ...]] = []
+    monkeypatch.setattr("recap.fitting.confidence.calibrate", lambda captioner, known, **_: used.append(known.ids))
+    monkeypatch.setattr("recap.fitting.pairs.SAMPLE", 25)
+    assert captioner.pictures is not None
+    smallest = {picture.id for picture in sorted(captioner.pictures, key=lambda p: p.sha256)[:25]}
+    ReCap.fit(many, encoder=f"onnx:{encoder_folder}", language_model=None, method="ols")
+    ReCap.fit(many, encoder=f"onnx:{encoder_folder}", language_model=None, method="ols", keep_vectors=True)
+    fit_calibration(captioner, many[::-1], pictures=25)
+    assert [set(ids) for ids in used] == [smallest] * 3
+
+
+def test_an_update_calibrates_anew_or_drops_what_is_stale(many: list[Pair], encoder_folder: Path):
+    def fit(**options: Any) -> ReCap:
+        return ReCap.fit(many[::2], encoder=f"onnx:{encoder_folder}", language_model=None, method="ols", **options)
+
+    known = fit(keep_vectors=True, calibrate=False)
+    known.update(many[1::2])
+    assert known.calibration is not None
+    assert known.calibration.pictures == len(many)  # the pack keeps vectors: the old ones count, too
+    stale = Calibration(0.0, (1.0,) * len(FEATURES), "ols", 20, "made up")
+    for calibrate, message in ((True, "no confidence: .*at least 20 pictures"), (False, "pack as it was before")):
+        captioner = fit(calibrate=False)
+        captioner.calibration = stale
+        with pytest.warns(RecapWarning, match=message):
+            captioner.update(many[1:9:2], calibrate=calibrate)
+        assert captioner.calibration is None
+
+
+def test_what_is_forgotten_takes_the_confidence_along(many: list[Pair], encoder_folder: Path):
+    options: dict[str, Any] = {"encoder": f"onnx:{encoder_folder}", "language_model": None, "method": "ols"}
+    captioner = ReCap.fit(many, keep_vectors=True, **options)
+    with pytest.warns(RecapWarning, match="fitted on these pictures, too: captions have no confidence until"):
+        captioner.forget([many[0].id])
+    assert captioner.calibration is None
+    expected = ReCap.fit(many[1:], **options).calibration
+    assert expected is not None
+    found = fit_calibration(captioner)
+    assert found.pictures == expected.pictures == len(many) - 1
+    np.testing.assert_allclose(found.weights, expected.weights, rtol=0.02)
+
+
+def test_a_pack_without_vectors_needs_pairs(captioner: ReCap):
+    with pytest.raises(InputError, match="keeps no image vectors"):
+        fit_calibration(captioner)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"calibration": 3}', '{"calibration": {"weights": {"x": 1}}}'])

@@ -22,7 +22,7 @@ from recap.datastore import CaptionStore, MutableStore
 from recap.encoders import Encoder, load_encoder
 from recap.errors import EncoderMismatchError, ImageError, InputError
 from recap.fitting import update as updating
-from recap.fitting.fit import EncodedPairs, Pairs, encode_pairs, worked_examples
+from recap.fitting.fit import EncodedPairs, Pairs, encode_pairs, finish_fit, worked_examples
 from recap.fitting.pairs import FitReport
 from recap.language import LanguageModel, PromptTemplate, PromptTooLongError, load_language_model
 from recap.packs import folder as pack
@@ -108,6 +108,7 @@ class ReCap:
         validation: float | Pairs | None = None,
         tune: bool | Callable[[Trial], None] = False,
         keep_vectors: bool = False,
+        calibrate: bool = True,
         about: About | None = None,
         progress: bool = False,
         datastore: MutableStore | None = None,
@@ -128,6 +129,7 @@ class ReCap:
             tune: whether to choose settings on the validation pictures (see ``recap.fitting.tuning``); or what is to be
                 told of each trial.
             keep_vectors: whether the pack keeps image vectors, so that ``forget`` needs nothing but names.
+            calibrate: whether to fit the confidence of captions, on at most 300 of the pictures and at least 20.
             about: author, licence and description for the card.
             progress: whether to show a bar.
             datastore: an empty one to take the captions, such as a ``DiskStore`` for more than fit into memory.
@@ -146,11 +148,7 @@ class ReCap:
             datastore=datastore,
         )
         fitted = cls.from_encoded(encoded, loaded, language_model=model, settings=chosen, about=about, device=device)
-        if validation is None and not tune:
-            return fitted
-        from recap.fitting.tuning import judged
-
-        return judged(fitted, encoded.validation, tune=tune)
+        return finish_fit(fitted, encoded, measure=validation is not None, tune=tune, calibrate=calibrate)
 
     @classmethod
     def from_encoded(
@@ -166,7 +164,7 @@ class ReCap:
         """Return the captioner of pairs that are encoded already; the arguments mean the same as those of ``fit``."""
         parts = (encoder, encoded.statistics, encoded.datastore)
         fitted = cls(*parts, language_model=language_model, settings=settings, device=device)
-        examples = worked_examples(encoded.samples, fitted.alignment, fitted.datastore)
+        examples = worked_examples(encoded.sample, fitted.alignment, fitted.datastore)
         fitted.settings = settings.but(examples=settings.examples or examples)
         fitted.pictures, fitted.report = encoded.pictures, encoded.report
         fitted.about = (about or About()).but(data=encoded.report.counts())
@@ -177,14 +175,18 @@ class ReCap:
         """What could not be used when this captioner was fitted or updated."""
         return self.report.broken
 
-    def update(self, pairs: Pairs, *, source: str = "", progress: bool = False) -> FitReport:
-        """Fit the map to more pairs without the old ones, and add their captions: as if fitted to all at once."""
-        return updating.update(self, pairs, source=source, progress=progress)
+    def update(self, pairs: Pairs, *, source: str = "", progress: bool = False, calibrate: bool = True) -> FitReport:
+        """Fit the map to more pairs without the old ones, and add their captions: as if fitted to all at once.
+
+        With ``calibrate`` the confidence of captions is fitted anew; otherwise it is dropped.
+        """
+        return updating.update(self, pairs, source=source, progress=progress, calibrate=calibrate)
 
     def forget(self, ids: Collection[str], pairs: Pairs | None = None, *, source: str | None = None) -> int:
         """Withdraw pictures and their captions: as if fitted without them. Return how many captions went.
 
-        Unless the pack keeps vectors, the pictures have to be given again, in ``pairs``.
+        Unless the pack keeps vectors, the pictures have to be given again, in ``pairs``. The confidence of captions,
+        which was fitted with them, is dropped.
         """
         return updating.forget(self, ids, pairs, source=source)
 
@@ -225,7 +227,7 @@ class ReCap:
 
         That is its vector, and behind it the details that the language model can read.
         """
-        return self.encoder.encode_each(images, details=self._looks)
+        return self.encoder.encode_each(images, details=self.looks)
 
     def caption_each(self, images: Iterable[ImageLike]) -> Iterator[Caption | ImageError]:
         """Yield for each image, in order, its caption or the reason why there is none."""
@@ -382,7 +384,7 @@ class ReCap:
         return self._split(rows)[0]
 
     @property
-    def _looks(self) -> bool:
+    def looks(self) -> bool:
         """Whether the language model reads more of an image than its vector."""
         sight = self.encoder.sight
         return self._writes and bool(sight) and getattr(self.language_model, "sight", "") == sight

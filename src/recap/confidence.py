@@ -125,7 +125,7 @@ def check_minimum(minimum: float, calibration: Calibration | None, method: str) 
     if calibration is None:
         raise InputError(
             "this pack has no calibration, so its captions have no confidence to hold against a minimum: fit it again "
-            "on 20 pictures or more, or calibrate it with recap.fitting.confidence.fit_calibration"
+            "on 20 pictures or more, or calibrate it with recap pack calibrate"
         )
     if calibration.method != method:
         raise InputError(

@@ -15,6 +15,7 @@ from PIL import Image
 
 from recap import ReCap
 from recap.cli.main import cli
+from recap.errors import RecapWarning
 
 
 def recap(*arguments: object, code: int = 0, stdin: str | None = None) -> Result:
@@ -264,8 +265,12 @@ def test_a_pack_of_enough_pictures_is_calibrated(
     recap("fit", pairs, "--out", tmp_path / "pack", *options)
     told = recap("caption", new_pictures["red"], "--pack", tmp_path / "pack", "--json").stdout
     assert 0 < json.loads(told)["confidence"] < 1
-    recap("fit", pairs, "--out", tmp_path / "plain", *options, "--no-calibrate")
+    recap("fit", pairs, "--out", tmp_path / "plain", *options, "--no-calibrate", "--keep-vectors")
     assert ReCap.from_pretrained(tmp_path / "plain").calibration is None
-    done = recap("fit", pairs, "--update", tmp_path / "pack", "--forget", "red0.png")
-    assert "confidence" in done.stderr
+    with pytest.warns(RecapWarning, match="the confidence of captions was fitted on these pictures, too"):
+        recap("fit", pairs, "--update", tmp_path / "pack", "--forget", "red0.png")
     assert ReCap.from_pretrained(tmp_path / "pack").calibration is None
+    for folder, given in (("pack", (pairs,)), ("plain", ())):
+        done = recap("pack", "calibrate", tmp_path / folder, *given)
+        assert "confidence fitted on" in done.stderr
+        assert ReCap.from_pretrained(tmp_path / folder).calibration is not None

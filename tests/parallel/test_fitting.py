@@ -9,49 +9,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from recap.alignment import LinearAlignment
 from recap.captioner import ReCap
 from recap.datasets import PairFiles
 from recap.encoders import Encoder
-from recap.errors import EncoderMismatchError, InputError, RecapWarning
+from recap.errors import EncoderMismatchError, InputError
 from recap.fitting.fit import EncodedPairs, Validation, encode_pairs
 from recap.parallel import fitting, shards
 from recap.parallel.embedding import embed
-from recap.parallel.fitting import Fitted, SomePictures, add_statistics, fit_vectors
+from recap.parallel.fitting import add_statistics, fit_in_parts, fit_vectors
 from recap.parallel.parts import find_parts
 from recap.parallel.runners import LocalRunner, Runner
 from recap.parallel.shards import VectorFolder
-from recap.types import Pair
-
-
-def fitted(encoder: Encoder, pairs: list[Pair]) -> list[Fitted]:
-    vectors = encoder.encode_images([pair.image for pair in pairs])
-    return [
-        Fitted(pair.id, f"{number * 37 % 101:064x}", vector, encoder.encode_texts(list(pair.captions)))
-        for number, (pair, vector) in enumerate(zip(pairs, vectors, strict=True))
-    ]
-
-
-def test_the_same_pictures_are_kept_in_any_order_and_come_in_their_own(encoder: Encoder, pairs: list[Pair]):
-    given = fitted(encoder, pairs)
-    expected = sorted(given, key=lambda item: item.sha256)[:7]
-    for order in (given, given[::-1]):
-        some = SomePictures(7)
-        for start in range(0, len(order), 5):
-            some.take(order[start : start + 5])
-        known = some.known()
-        assert known.ids == tuple(item.id for item in order if item in expected)
-        assert len(known.references) == sum(known.counts)
-        assert (known.images == np.stack([item.vector for item in order if item in expected])).all()
-
-
-def test_too_few_pictures_are_a_warning(encoder: Encoder, pairs: list[Pair]):
-    captioner = ReCap.fit(pairs, encoder=encoder, language_model=None, method="ols")
-    some = SomePictures()
-    some.take(fitted(encoder, pairs))
-    with pytest.warns(RecapWarning, match="no confidence: confidence needs at least 20 pictures"):
-        assert some.calibration(captioner) is None
 
 
 class Tree(LocalRunner):
@@ -92,7 +63,8 @@ def compare(one: EncodedPairs, other: EncodedPairs) -> None:
         np.testing.assert_allclose(*maps, atol=1e-9)
     assert one.statistics.pairs == other.statistics.pairs
     assert list(one.pictures) == list(other.pictures)
-    assert [(pair.id, pair.captions) for pair, _ in one.samples] == [(p.id, p.captions) for p, _ in other.samples]
+    samples = [[(item.pair.id, item.pair.captions, item.sha256) for item in e.sample.pictures] for e in (one, other)]
+    assert samples[0] == samples[1]
     same_validation(one.validation, other.validation)
     assert one.report.counts() == other.report.counts()
     assert sorted(one.report.repeated_pairs) == sorted(other.report.repeated_pairs)
@@ -127,6 +99,26 @@ def test_a_fit_in_parts_is_the_same_fit(
     assert (found.pictures.vectors == expected.pictures.vectors).all()
     reasons = sorted(str(error).replace(str(difficult), "") for error in found.problems)
     assert [reason.partition(":")[0] for reason in reasons] == ["/broken.png", "/silent.png"]
+
+
+@pytest.mark.filterwarnings("ignore::recap.errors.RecapWarning")
+def test_a_fit_in_parts_is_calibrated_on_the_same_pictures(
+    pairs_folder: Path, encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """There are more pictures than are used, so that it matters which."""
+    monkeypatch.setattr("recap.fitting.pairs.SAMPLE", 25)
+    many = tmp_path / "many"
+    many.mkdir()
+    for number, path in enumerate(sorted(pairs_folder.glob("*.png")) * 3):
+        with Image.open(path) as picture:
+            picture.rotate(90 * (number % 4)).resize((10 + number, 9)).save(many / f"{number}.png")
+        shutil.copy(path.with_suffix(".txt"), many / f"{number}.txt")
+    here = ReCap.fit(many, encoder=encoder, language_model=None, method="ols", source="many")
+    there = fit_in_parts(str(many), encoder.name, None, tmp_path / "pack", source="many", method="ols")
+    assert here.calibration is not None
+    assert there.calibration is not None
+    assert here.calibration.pictures == there.calibration.pictures == 25
+    np.testing.assert_allclose(there.calibration.weights, here.calibration.weights, rtol=1e-4)
 
 
 @pytest.mark.filterwarnings("ignore::recap.errors.RecapWarning")

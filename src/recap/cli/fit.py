@@ -141,19 +141,17 @@ def start(
         "validation": apart,
         "tune": show if tune else False,
         "keep_vectors": keep_vectors,
+        "calibrate": calibrate,
         "about": About().but(description=description, author=author, licence=licence),
         "progress": True,
         **{name: value for name, value in settings.items() if value is not None},
     }
     if ray is not None or is_for_parts(pairs, images):
-        options |= {"images": images, "splits": splits or None, "make_store": make_store, "calibrate": calibrate}
+        options |= {"images": images, "splits": splits or None, "make_store": make_store}
         return committed(fit_in_parts(pairs, encoder, ray, target, **options))
     known = PairFiles(pairs, images=images, splits=splits or None)
     loaded = load_encoder(encoder, device=device, cache=cache_dir() / "vectors.sqlite")
-    captioner = committed(ReCap.fit(known, encoder=loaded, datastore=make_store(loaded.text), **options))
-    if calibrate:
-        fit_confidence(captioner, pairs, images, splits)
-    return captioner
+    return committed(ReCap.fit(known, encoder=loaded, datastore=make_store(loaded.text), **options))
 
 
 def committed(captioner: ReCap) -> ReCap:
@@ -182,20 +180,8 @@ def extend(
 
     known = PairFiles(pairs, images=images, splits=splits or None)
     captioner = load(update, device, given)
-    captioner.update(known, source=source or Path(pairs).stem, progress=True)
-    if calibrate:
-        fit_confidence(captioner, pairs, images, splits)
+    captioner.update(known, source=source or Path(pairs).stem, progress=True, calibrate=calibrate)
     return captioner
-
-
-def fit_confidence(captioner: ReCap, pairs: str, images: str | None, splits: tuple[str, ...]) -> None:
-    """Fit the confidence of captions on some of the pairs."""
-    from recap.datasets import PairFiles
-    from recap.fitting.confidence import calibration_or_warning
-
-    # pairs can be gone through only once
-    known = PairFiles(pairs, images=images, splits=splits or None)
-    captioner.calibration = calibration_or_warning(captioner, known) or captioner.calibration
 
 
 def withdraw(
@@ -215,13 +201,10 @@ def withdraw(
 
     known = None if pairs is None else PairFiles(pairs, images=images)
     captioner = load(update, device, given)
-    calibrated = captioner.calibration is not None
     gone = captioner.forget(names(forget), known, source=source or None)
     captioner.save_pretrained(target)
     left = f"{captioner.alignment.method} of {captioner.statistics.pairs:,.0f} pairs is left"
     click.echo(f"{target}: {gone:,} captions withdrawn; {left}", err=True)
-    if calibrated:
-        click.echo("the confidence of captions was fitted on them, too, and is gone; --update fits it anew", err=True)
 
 
 def load(update: str, device: str, given: dict[str, Any]) -> ReCap:

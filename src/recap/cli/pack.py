@@ -126,6 +126,25 @@ def merge(packs: tuple[str, ...], out: Path, method: str | None) -> None:
 
 @pack.command()
 @click.argument("folder", metavar="PACK", type=FOLDER)
+@click.argument("pairs", required=False)
+@click.option("--images", type=FOLDER, help="Where the pictures of a file lie.")
+@click.option("--split", "splits", multiple=True, help="Of a Karpathy file.  [default: train and restval]")
+@click.option("--held-out", is_flag=True, help="The pack was not fitted to PAIRS.")
+@click.option("--pictures", type=click.IntRange(1), default=1000, show_default=True, help="Use at most this many.")
+def calibrate(folder: Path, pairs: str | None, held_out: bool, pictures: int, **files: Any) -> None:
+    """Fit the confidence of a PACK's captions, as recap fit does for a new one.
+
+    PAIRS are those it was fitted to, or others with --held-out; without them the image vectors that the pack keeps are
+    used.
+    """
+    from recap.fitting.confidence import calibrate_pack
+
+    calibration = calibrate_pack(folder, pairs, fitted=not held_out, pictures=pictures, **files)
+    click.echo(f"{folder}: confidence fitted on {calibration.pictures:,} pictures", err=True)
+
+
+@pack.command()
+@click.argument("folder", metavar="PACK", type=FOLDER)
 @click.argument("repository", metavar="OWNER/NAME")
 @click.option("--private", is_flag=True, default=None, help="Make the repository a private one.")
 @click.option("--revision", help="The branch to push to.")

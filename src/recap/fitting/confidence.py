@@ -10,21 +10,26 @@ chosen for its score is right less often than another one of the same score. doc
 
 from __future__ import annotations
 
+import hashlib
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
-from random import Random
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from recap.alignment import LinearAlignment
+from recap.assets import cache_dir
 from recap.confidence import FEATURES, Calibration, Floats, features, fit_logistic, read_section, sigmoid
+from recap.datasets import PairFiles
+from recap.datastore import MutableStore
 from recap.encoders import Encoder
 from recap.errors import ImageError, InputError, RecapWarning
 from recap.fitting.fit import Pairs, as_pairs, empty_statistics
+from recap.fitting.pairs import Sample, smallest_hashes
 from recap.packs.register import captions_digest
 from recap.selection import RULES
 from recap.types import Pair, Vectors
@@ -36,9 +41,6 @@ Places = npt.NDArray[np.intp]
 
 FEWEST_PICTURES = 20
 """A calibration of fewer pictures would be worth nothing."""
-
-QUICK = 300
-"""So many are captioned when a pack is made: half a minute with the writer, and 1,200 captions for six numbers."""
 
 BLOCK = 64
 """So many pictures are captioned at a time."""
@@ -98,6 +100,39 @@ class KnownPictures:
         texts = encoder.encode_texts([text for group in captions for text in group])
         return cls(images, texts, tuple(len(group) for group in captions), tuple(ids))
 
+    @classmethod
+    def of_sample(cls, captioner: ReCap, sample: Sample) -> KnownPictures:
+        """Return pictures a captioner was fitted on; read again where its language model looks at them."""
+        kept = [(item, item.vector) for item in sample.pictures]
+        if captioner.looks:
+            rows = captioner.encode_each(item.pair.image for item in sample.pictures)
+            seen = [(i, row) for i, row in zip(sample.pictures, rows, strict=True) if not isinstance(row, ImageError)]
+            # those of vectors and archives are not there any more, and have to do without
+            kept = seen if len(seen) >= FEWEST_PICTURES else kept
+        return cls(
+            np.stack([row for _, row in kept]),
+            np.concatenate([item.caption_vectors for item, _ in kept]),
+            tuple(len(item.caption_vectors) for item, _ in kept),
+            tuple(item.pair.id for item, _ in kept),
+        )
+
+    @classmethod
+    def of_pack(cls, captioner: ReCap, most: int) -> KnownPictures:
+        """Return pictures whose vectors a pack keeps."""
+        register, store = captioner.pictures, captioner.datastore
+        vectors = None if register is None else register.vectors
+        if register is None or vectors is None or not isinstance(store, MutableStore):
+            raise InputError("the pack keeps no image vectors to calibrate with: give pairs that it was fitted to")
+        if captioner.looks:
+            raise InputError("the language model of the pack looks at the pictures themselves: give pairs to calibrate")
+        there = set(store.ids.tolist())
+        whole = ((p.sha256, place) for place, p in enumerate(register) if there.issuperset(p.caption_ids))
+        places = smallest_hashes(whole, most)
+        some = register.at(places)
+        texts = [store.raw_vectors(picture.caption_ids) for picture in some]
+        references = np.concatenate([np.empty((0, store.dimension), np.float32), *texts])
+        return cls(vectors[places], references, tuple(map(len, texts)), tuple(picture.id for picture in some))
+
     def part(self, chosen: Places) -> KnownPictures:
         """Return some of the pictures."""
         groups = self.groups(self.references)
@@ -111,29 +146,74 @@ class KnownPictures:
 
 
 def fit_calibration(
-    captioner: ReCap, pairs: Pairs, *, fitted: bool = True, pictures: int = 1000, judge: Judge | None = None
+    captioner: ReCap,
+    pairs: Pairs | None = None,
+    *,
+    fitted: bool = True,
+    pictures: int = 1000,
+    judge: Judge | None = None,
 ) -> Calibration:
     """Fit the confidence of a captioner on pairs of its domain.
 
     Args:
         captioner: whose captions are to have a confidence; with its language model, if it has one.
-        pairs: as ``ReCap.fit`` takes them. Most useful where pictures have several captions.
+        pairs: as ``ReCap.fit`` takes them. Most useful where pictures have several captions. Without them, the pictures
+            whose vectors the pack keeps.
         fitted: whether the captioner was fitted on these pairs; ``calibrate`` then holds them out. Pairs that it does
             not know again are left out.
-        pictures: at most so many are used, chosen at random.
+        pictures: at most so many are used, those with the smallest hashes.
         judge: who says what is right; by default the one fitted on Flickr8k-Expert.
     """
+    if pairs is None:
+        return calibrate(captioner, KnownPictures.of_pack(captioner, pictures), fitted=True, judge=judge)
     return calibrate(captioner, _encoded(captioner, pairs, pictures, fitted), fitted=fitted, judge=judge)
 
 
-def calibration_or_warning(captioner: ReCap, pairs: Pairs, *, pictures: int = QUICK) -> Calibration | None:
-    """Fit the confidence of a captioner on the pairs it was fitted on; warn and return None where they do not do."""
+def calibrate_pack(
+    folder: Path,
+    pairs: str | None = None,
+    *,
+    images: Path | None = None,
+    splits: Collection[str] | None = None,
+    fitted: bool = True,
+    pictures: int = 1000,
+) -> Calibration:
+    """Fit the confidence of the pack in a folder and save it there; see ``fit_calibration``."""
+    from recap.captioner import ReCap
+    from recap.packs.folder import changing
+
+    known = None if pairs is None else PairFiles(pairs, images=images, splits=splits or None)
+    with changing(folder):
+        captioner = ReCap.from_pretrained(folder, cache=cache_dir() / "vectors.sqlite")
+        captioner.calibration = fit_calibration(captioner, known, fitted=fitted, pictures=pictures)
+        captioner.save_pretrained(folder)
+    return captioner.calibration
+
+
+def calibrate_fitted(captioner: ReCap, sample: Sample) -> Calibration | None:
+    """Fit the confidence of a captioner on pictures it was just fitted on; warn and return None where they do not do.
+
+    Of a pack that keeps vectors all pictures count, not only the new ones.
+    """
+    keeps = captioner.pictures is not None and captioner.pictures.vectors is not None
     try:
-        return fit_calibration(captioner, pairs, pictures=pictures)
+        if keeps and not captioner.looks:
+            known = KnownPictures.of_pack(captioner, sample.most)
+        else:
+            known = KnownPictures.of_sample(captioner, sample)
+        return calibrate(captioner, known, fitted=True)
     except InputError as error:
         message = f"captions of this pack will have no confidence: {error}"
         warnings.warn(message, RecapWarning, stacklevel=2)
         return None
+
+
+def drop_calibration(captioner: ReCap, why: str) -> None:
+    """Take the confidence from a captioner that has changed since it was fitted, and warn if there was one."""
+    if captioner.calibration is not None:
+        captioner.calibration = None
+        message = f"{why}: captions have no confidence until it is fitted anew (recap pack calibrate)"
+        warnings.warn(message, RecapWarning, stacklevel=2)
 
 
 def calibrate(
@@ -240,10 +320,7 @@ def _without(captioner: ReCap, part: KnownPictures) -> ReCap:
 
 def _encoded(captioner: ReCap, pairs: Pairs, most: int, fitted: bool) -> KnownPictures:
     """Encode some of the pairs; of fitted ones those that went into the map just so."""
-    register = captioner.pictures if fitted else None
-    taken = None if register is None else {(picture.id, picture.captions_sha256) for picture in register}
-    usable = (p for p in as_pairs(pairs) if taken is None or (p.id, captions_digest(p.captions)) in taken)
-    chosen = _sample(usable, most)
+    chosen = smallest_hashes(_hashed(captioner, as_pairs(pairs), fitted), most)
     vectors = captioner.encode_each(pair.image for pair in chosen)
     readable = [(p, v) for p, v in zip(chosen, vectors, strict=True) if not isinstance(v, ImageError)]
     return KnownPictures.of(
@@ -254,13 +331,13 @@ def _encoded(captioner: ReCap, pairs: Pairs, most: int, fitted: bool) -> KnownPi
     )
 
 
-def _sample(pairs: Iterable[Pair], most: int) -> list[Pair]:
-    """Return at most so many pairs, each as likely as the others, without holding them all."""
-    random = Random(0)
-    chosen: list[Pair] = []
-    for number, pair in enumerate(pairs):
-        if number < most:
-            chosen.append(pair)
-        elif (place := random.randrange(number + 1)) < most:
-            chosen[place] = pair
-    return chosen
+def _hashed(captioner: ReCap, pairs: Iterable[Pair], fitted: bool) -> Iterator[tuple[str, Pair]]:
+    """Yield the usable pairs with the hash of the picture, or of its name where the pack does not know it."""
+    if not fitted or captioner.pictures is None:
+        yield from ((hashlib.sha256(pair.id.encode(errors="surrogateescape")).hexdigest(), pair) for pair in pairs)
+        return
+    register = {(picture.id, picture.captions_sha256): picture.sha256 for picture in captioner.pictures}
+    for pair in pairs:
+        known = register.get((pair.id, captions_digest(pair.captions)))
+        if known is not None:
+            yield known, pair

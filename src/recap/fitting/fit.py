@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -16,10 +16,16 @@ from recap.datastore import CaptionStore, Datastore, MutableStore
 from recap.datastore.base import Ids, require_same_encoder
 from recap.encoders import Encoder
 from recap.errors import InputError, RecapWarning
-from recap.fitting.pairs import FitReport, Incoming, Intake
+from recap.fitting.pairs import FitReport, FittedPicture, Incoming, Intake, Sample
 from recap.language import WorkedExample
 from recap.packs.register import Picture, Pictures, captions_digest
 from recap.types import ImageLike, Pair, Vectors
+
+if TYPE_CHECKING:
+    from recap.captioner import ReCap
+    from recap.fitting.tuning import Tell
+
+C = TypeVar("C", bound="ReCap")
 
 BLOCK = 512
 """So many pairs are encoded and taken up at a time."""
@@ -52,8 +58,8 @@ class EncodedPairs:
 
     statistics: PairStatistics
     datastore: MutableStore
-    samples: tuple[tuple[Pair, Vectors], ...]
-    """A few pairs with their image vectors, for worked examples."""
+    sample: Sample
+    """Some of the pairs, for worked examples and for the confidence of captions."""
     pictures: Pictures
     validation: Validation
     report: FitReport
@@ -149,20 +155,30 @@ def is_apart(sha256: str, share: float) -> bool:
     return int(sha256[:13], 16) / 16**13 < share
 
 
-def worked_examples(
-    samples: Sequence[tuple[Pair, Vectors]], alignment: LinearAlignment, datastore: CaptionStore
-) -> tuple[WorkedExample, ...]:
+def worked_examples(sample: Sample, alignment: LinearAlignment, datastore: CaptionStore) -> tuple[WorkedExample, ...]:
     """Return for a few fitted pairs what would have been retrieved without them, and what a person wrote."""
-    if not samples:
-        return ()
-    queries = alignment.transform(np.stack([vector for _, vector in samples]))
-    found = datastore.search(queries, EXAMPLE_CAPTIONS, exclude_image_ids=[pair.id for pair, _ in samples])
+    few = sorted(sample.pictures, key=lambda item: item.sha256)[:EXAMPLES]
+    queries = alignment.transform(np.stack([item.vector for item in few]))
+    found = datastore.search(queries, EXAMPLE_CAPTIONS, exclude_image_ids=[item.pair.id for item in few])
     examples = []
-    for (pair, _), ids, similarities in zip(samples, found.ids, found.similarities, strict=True):
-        captions = tuple(item.text for item in datastore.evidence(ids, similarities))
+    for item, ids, similarities in zip(few, found.ids, found.similarities, strict=True):
+        captions = tuple(evidence.text for evidence in datastore.evidence(ids, similarities))
         if captions:
-            examples.append(WorkedExample(captions, pair.captions[0]))
+            examples.append(WorkedExample(captions, item.pair.captions[0]))
     return tuple(examples)
+
+
+def finish_fit(captioner: C, encoded: EncodedPairs, *, measure: bool, tune: bool | Tell, calibrate: bool) -> C:
+    """Return a captioner that was just fitted with its numbers, its best settings and its confidence, as wanted."""
+    if measure or tune:
+        from recap.fitting.tuning import judged
+
+        captioner = judged(captioner, encoded.validation, tune=tune)
+    if calibrate:
+        from recap.fitting.confidence import calibrate_fitted
+
+        captioner.calibration = calibrate_fitted(captioner, encoded.sample)
+    return captioner
 
 
 @dataclass(slots=True)
@@ -176,7 +192,7 @@ class PairStore:
     statistics: PairStatistics = field(init=False)
     datastore: MutableStore = field(init=False)
     pictures: Pictures = field(init=False)
-    _samples: list[tuple[str, Pair, Vectors]] = field(default_factory=list)
+    sample: Sample = field(default_factory=Sample)
     _block: list[tuple[Incoming, Vectors]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -211,13 +227,12 @@ class PairStore:
         owners = [pair.id for pair in pairs for _ in pair.captions]
         captions = [caption for pair in pairs for caption in pair.captions]
         ids = self.datastore.add(captions, caption_vectors, source=self.source, image_ids=owners)
-        ends = np.cumsum([len(pair.captions) for pair in pairs])
-        for (item, vector), own in zip(block, np.split(ids, ends[:-1]), strict=True):
+        ends = np.cumsum([len(pair.captions) for pair in pairs])[:-1]
+        for (item, vector), own in zip(block, np.split(ids, ends), strict=True):
             digest = captions_digest(item.pair.captions)
             self.pictures.add(Picture(item.pair.id, self.source, item.sha256, tuple(own.tolist()), digest), vector)
-        # those with the smallest hashes: some at random, and the same ones whatever the order
-        candidates = [*self._samples, *((item.sha256, item.pair, vector) for item, vector in block)]
-        self._samples = sorted(candidates, key=lambda sample: sample[0])[:EXAMPLES]
+        rows = zip(block, np.split(caption_vectors, ends), strict=True)
+        self.sample.take(FittedPicture(item.pair, item.sha256, vector, own.copy()) for (item, vector), own in rows)
         return ids
 
     def finished(self, apart: Sequence[tuple[Incoming, Vectors]], taken: Intake, *, new: bool) -> EncodedPairs:
@@ -242,8 +257,7 @@ class PairStore:
             references=tuple(item.pair.captions for item, _ in apart),
             vectors=np.array([vector for _, vector in apart], dtype=np.float32).reshape(-1, dimension),
         )
-        samples = tuple((pair, vector) for _, pair, vector in self._samples)
-        return EncodedPairs(self.statistics, self.datastore, samples, self.pictures, validation, report)
+        return EncodedPairs(self.statistics, self.datastore, self.sample, self.pictures, validation, report)
 
 
 def _checked(given: Any, number: int) -> Pair:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import heapq
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
+from typing import TypeVar
 
 from PIL import Image
 from tqdm import tqdm
@@ -15,6 +18,11 @@ from recap.encoders import Encoder
 from recap.encoders.images import digest, label, read
 from recap.errors import ImageError, InputError
 from recap.types import Pair, Vectors
+
+Item = TypeVar("Item")
+
+SAMPLE = 300
+"""Number of pictures a pack is calibrated on: half a minute with the writer, and 1,200 captions for six numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +69,36 @@ class Incoming:
     sha256: str
     """Of the content, by which the same picture is known again under another name."""
     content: bytes | Image.Image
+
+
+def smallest_hashes(hashed: Iterable[tuple[str, Item]], most: int) -> list[Item]:
+    """Return the items with the smallest hashes in the order they came: a random sample that depends on no order."""
+    numbered = ((sha256, number, item) for number, (sha256, item) in enumerate(hashed))
+    kept = heapq.nsmallest(most, numbered, key=itemgetter(0, 1))
+    return [item for _, _, item in sorted(kept, key=itemgetter(1))]
+
+
+@dataclass(frozen=True, slots=True)
+class FittedPicture:
+    """A picture that was fitted, with its vectors."""
+
+    pair: Pair
+    sha256: str
+    vector: Vectors
+    caption_vectors: Vectors
+
+
+@dataclass(slots=True)
+class Sample:
+    """Some of the fitted pictures, those with the smallest hashes: the same ones whoever did the work."""
+
+    most: int = field(default_factory=lambda: SAMPLE)
+    pictures: list[FittedPicture] = field(default_factory=list)
+    """In the order of the input."""
+
+    def take(self, pictures: Iterable[FittedPicture]) -> None:
+        """Look at more pictures, and keep some of them."""
+        self.pictures = smallest_hashes(((item.sha256, item) for item in (*self.pictures, *pictures)), self.most)
 
 
 @dataclass(slots=True)

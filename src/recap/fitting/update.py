@@ -15,6 +15,7 @@ from recap.alignment import LinearAlignment, PairStatistics
 from recap.datastore import MutableStore
 from recap.encoders.images import digest, read
 from recap.errors import InputError
+from recap.fitting.confidence import calibrate_fitted, drop_calibration
 from recap.fitting.fit import Pairs, as_pairs, encode_pairs
 from recap.fitting.pairs import FitReport, Intake
 from recap.packs.register import Picture, Pictures, captions_digest, some
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
     from recap.captioner import ReCap
 
 
-def update(captioner: ReCap, pairs: Pairs, *, source: str = "", progress: bool = False) -> FitReport:
+def update(
+    captioner: ReCap, pairs: Pairs, *, source: str = "", progress: bool = False, calibrate: bool = True
+) -> FitReport:
     """Add pairs to the map and their captions to the datastore; pairs that are in the pack already are left out."""
     store = _own_store(captioner)
     pictures = captioner.pictures
@@ -46,6 +49,10 @@ def update(captioner: ReCap, pairs: Pairs, *, source: str = "", progress: bool =
         data[name] = data.get(name, 0) + count
     captioner.about = captioner.about.but(data=data, numbers={}, tuned=())
     captioner.report = encoded.report
+    if calibrate:
+        captioner.calibration = calibrate_fitted(captioner, encoded.sample)
+    else:
+        drop_calibration(captioner, "the confidence of captions was fitted to the pack as it was before")
     return encoded.report
 
 
@@ -75,7 +82,7 @@ def forget(captioner: ReCap, ids: Collection[str], pairs: Pairs | None = None, *
     captioner.pictures = pictures.without(places)
     _solve(captioner, statistics, store)
     _forget_examples(captioner, removed)
-    captioner.calibration = None  # it was fitted on these pictures, too
+    drop_calibration(captioner, "the confidence of captions was fitted on these pictures, too")
     data = {**captioner.about.data, "pictures": len(captioner.pictures), "captions": len(store)}
     captioner.about = captioner.about.but(data=data, numbers={}, tuned=())
     return len(doomed)

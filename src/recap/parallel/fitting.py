@@ -4,16 +4,12 @@
 2. Statistics of some shards at a time are added up in a tree; whoever does a part has one block of rows in memory.
 3. Captions and their vectors are taken into the datastore here, in the order of the input.
 
-The confidence of captions, fitted on vectors: some pictures are kept while a fit goes through all of them.
-
 A pack from pairs or their vectors, in parts: what ``recap fit`` does where ``ReCap.fit`` would not do.
 """
 
 from __future__ import annotations
 
-import heapq
-import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress, islice
 from pathlib import Path
@@ -30,9 +26,8 @@ from recap.datasets.records import MissingCaptionError
 from recap.datastore import MutableStore
 from recap.datastore.base import unit_rows
 from recap.encoders import Encoder, load_encoder
-from recap.errors import ImageError, InputError, RecapWarning
-from recap.fitting.confidence import QUICK, KnownPictures, calibrate
-from recap.fitting.fit import BLOCK, EncodedPairs, Pairs, PairStore, kept_apart
+from recap.errors import ImageError, InputError
+from recap.fitting.fit import BLOCK, EncodedPairs, Pairs, PairStore, finish_fit, kept_apart
 from recap.fitting.pairs import Incoming, Intake
 from recap.language import load_language_model
 from recap.packs.captions import MakeStore
@@ -47,51 +42,7 @@ from recap.settings import Settings
 from recap.types import Pair, Vectors
 
 if TYPE_CHECKING:
-    from recap.captioner import ReCap
-    from recap.confidence import Calibration
-if TYPE_CHECKING:
     from recap.fitting.tuning import Trial
-
-
-@dataclass(frozen=True, slots=True)
-class Fitted:
-    """A picture that was fitted, as vectors."""
-
-    id: str
-    sha256: str
-    vector: Vectors
-    caption_vectors: Vectors
-
-
-class SomePictures:
-    """Keeps those with the smallest hashes: some at random, and the same ones whoever did the work."""
-
-    def __init__(self, most: int = QUICK) -> None:
-        self.most = most
-        self._seen = 0
-        self._kept: list[tuple[str, int, Fitted]] = []
-
-    def take(self, pictures: Iterable[Fitted]) -> None:
-        """Look at more pictures, and keep some of them."""
-        numbered = [(item.sha256, number, item) for number, item in enumerate(pictures, self._seen)]
-        self._seen += len(numbered)
-        self._kept = heapq.nsmallest(self.most, [*self._kept, *numbered], key=lambda kept: kept[:2])
-
-    def known(self) -> KnownPictures:
-        """Return what was kept, in the order of the input."""
-        kept = [item for _, _, item in sorted(self._kept, key=lambda kept: kept[1])]
-        images, texts = [item.vector for item in kept], [item.caption_vectors for item in kept]
-        counts = tuple(len(text) for text in texts)
-        return KnownPictures(np.stack(images), np.concatenate(texts), counts, tuple(item.id for item in kept))
-
-    def calibration(self, captioner: ReCap) -> Calibration | None:
-        """Fit the confidence of a captioner that was fitted on these pictures; warn where they do not do."""
-        try:
-            return calibrate(captioner, self.known(), fitted=True)
-        except InputError as error:
-            message = f"captions of this pack will have no confidence: {error}"
-            warnings.warn(message, RecapWarning, stacklevel=2)
-            return None
 
 
 LEAVES = 64
@@ -116,12 +67,8 @@ def fit_vectors(
     keep_vectors: bool = False,
     progress: bool = False,
     datastore: MutableStore | None = None,
-    some: SomePictures | None = None,
 ) -> EncodedPairs:
-    """Return what ``recap.fitting.fit.encode_pairs`` would of the pictures themselves; its arguments mean the same.
-
-    ``some`` is shown every picture that is fitted.
-    """
+    """Return what ``recap.fitting.fit.encode_pairs`` would of the pictures themselves; its arguments mean the same."""
     Space.of(encoder).check(folder.space, folder.place)
     chosen = runner or LocalRunner()
     taken = Intake()
@@ -138,8 +85,6 @@ def fit_vectors(
         if fitted:
             vectors = np.concatenate([row.caption_vectors for row in fitted])
             store.keep([(row.incoming, row.vector) for row in fitted], vectors)
-        if some is not None:
-            some.take(row.fitted for row in fitted)
     return store.finished(apart, taken, new=True)
 
 
@@ -222,10 +167,6 @@ class _Used:
     vector: Vectors
     caption_vectors: Vectors
     role: int
-
-    @property
-    def fitted(self) -> Fitted:
-        return Fitted(self.incoming.pair.id, self.incoming.sha256, self.vector, self.caption_vectors)
 
 
 def _rows(folder: VectorFolder, shards: Sequence[Selected], taken: Intake) -> Iterator[_Used]:
@@ -312,7 +253,7 @@ def fit_in_parts(
     tune: bool | Callable[[Trial], None] = False,
     about: About | None = None,
     make_store: MakeStore = lambda text: None,
-    calibrate: bool = False,
+    calibrate: bool = True,
     **settings: Any,
 ) -> ReCap:
     """Fit a captioner to pairs; their vectors are made first, unless they are what is given.
@@ -345,7 +286,6 @@ def fit_in_parts(
     if not given:
         parts = find_parts(pairs, images=images, splits=splits, captions_required=True)
         embed(parts, folder.place, loaded, runner=who, device=device, progress=progress)
-    some = SomePictures() if calibrate else None
     encoded = fit_vectors(
         folder,
         loaded,
@@ -355,13 +295,6 @@ def fit_in_parts(
         keep_vectors=keep_vectors,
         progress=progress,
         datastore=make_store(loaded.text),
-        some=some,
     )
     captioner = ReCap.from_encoded(encoded, loaded, language_model=model, settings=chosen, about=about, device=device)
-    if validation is not None or tune:
-        from recap.fitting.tuning import judged
-
-        captioner = judged(captioner, encoded.validation, tune=tune)
-    if some is not None:
-        captioner.calibration = some.calibration(captioner)
-    return captioner
+    return finish_fit(captioner, encoded, measure=validation is not None, tune=tune, calibrate=calibrate)
