@@ -1,13 +1,14 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from recap import PairStatistics, ReCap
 from recap.datastore import Datastore, DatastoreView
-from recap.encoders import ImageEncoder, load_encoder
+from recap.encoders import Encoder, ImageEncoder, load_encoder
 from recap.errors import EncoderMismatchError, ImageError, InputError, PackError, RecapWarning
 from recap.language import Decoding, PromptTooLongError
 from recap.types import Draft, ImageLike, Pair, Prompt, Vectors
@@ -153,6 +154,19 @@ def test_batches_do_not_change_captions(captioner: ReCap, new_pictures: dict[str
     paths = list(new_pictures.values()) * 7
     together = list(captioner.caption_each(paths))
     assert together == [captioner.caption(path) for path in paths]
+
+
+def test_batches_do_not_change_what_is_retrieved():
+    random = np.random.default_rng(0)
+    image = SimpleNamespace(name="eye", fingerprint="e", dimension=96)
+    text = SimpleNamespace(name="pen", fingerprint="p", dimension=80)
+    statistics = PairStatistics.zeros(96, 80, image_encoder="e", text_encoder="p")
+    statistics.update(random.normal(size=(300, 96)), random.normal(size=(300, 80)))
+    store = Datastore(80, encoder="pen", fingerprint="p")
+    store.add([f"caption {row}" for row in range(200)], random.normal(size=(200, 80)))
+    captioner = ReCap(Encoder("eye,pen", image, text), statistics, store)
+    vectors = random.normal(size=(64, 96)).astype(np.float32)
+    assert captioner.retrieve_vectors(vectors) == [captioner.retrieve_vectors(row[None])[0] for row in vectors]
 
 
 def test_other_methods_are_solved_from_the_statistics(captioner: ReCap, pairs: list[Pair], encoder_folder: Path):

@@ -19,6 +19,7 @@ from recap.alignment import LinearAlignment, PairStatistics
 from recap.encoders import load_encoder
 from recap.fitting.fit import empty_statistics
 from recap.packs import folder as pack
+from recap.types import unit_rows
 
 BLOCK = 4096
 NAMED_CAPTIONS = 1
@@ -64,7 +65,7 @@ def world_statistics(work: Path, tested: set[int]) -> PairStatistics:
                 rows.append(row)
                 numbers += known
                 counts.append(len(known))
-        statistics.update(data.unit(pictures[rows]), data.unit(sentences[numbers]), counts=counts)
+        statistics.update(unit_rows(pictures[rows]), unit_rows(sentences[numbers]), counts=counts)
     return statistics
 
 

@@ -30,7 +30,7 @@ from recap.packs.card import About
 from recap.packs.register import Pictures
 from recap.selection import RULES, Scores, is_degenerate
 from recap.settings import Settings
-from recap.types import Candidate, Caption, Draft, Evidence, ImageLike, Prompt, Vectors
+from recap.types import Candidate, Caption, Draft, Evidence, ImageLike, Prompt, Vectors, unit_rows
 
 if TYPE_CHECKING:
     from recap.fitting.tuning import Trial
@@ -247,7 +247,7 @@ class ReCap:
         if not images:
             raise InputError("a clip needs at least one frame")
         vectors = self.encoder.encode_images(images)
-        frames = np.concatenate([self.alignment.transform(vector[None]) for vector in vectors])
+        frames = self.alignment.transform(vectors)
         wanted = max(self.settings.k, self.settings.pool)
         found = self.datastore.search(frames, wanted)
         ids, similarities = found.ids[found.ids >= 0], found.similarities[found.ids >= 0]
@@ -255,8 +255,7 @@ class ReCap:
         _, first = np.unique(ids[order], return_index=True)
         best = order[np.sort(first)][:wanted]
         evidence = self.datastore.evidence(ids[best], similarities[best])
-        clip = frames.mean(0, keepdims=True)
-        clip /= np.linalg.norm(clip)
+        clip = unit_rows(frames.mean(0, keepdims=True), otherwise=0.0)
         candidates = self._candidates(self._write(clip, [evidence])[0], evidence)
         judged = self.datastore.evidence(ids[best], self.datastore.vectors(ids[best]) @ clip[0])
         return self._select(Proposals(candidates, self._cosines(clip, [candidates], [judged])[0], evidence))
@@ -284,9 +283,8 @@ class ReCap:
         exclude_texts: Sequence[Collection[str]] | None = None,
     ) -> list[Proposals]:
         """Return for each image what ``caption_vectors`` would choose from."""
-        # row by row, since BLAS rounds differently for other batch sizes and a caption must not depend on its batch
         vectors, details = self._split(vectors)
-        queries = np.concatenate([self.alignment.transform(vector[None]) for vector in vectors])
+        queries = self.alignment.transform(vectors)
         evidence = self._evidence(queries, exclude_image_ids, exclude_texts or [()] * len(queries))
         if not all(evidence):
             raise InputError("nothing is left to retrieve for some of the images: the datastore is too small")

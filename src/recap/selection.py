@@ -20,7 +20,7 @@ import numpy.typing as npt
 from threadpoolctl import ThreadpoolController
 
 from recap.text import words
-from recap.types import VOTE_TEMPERATURE, Evidence, Vectors
+from recap.types import VOTE_TEMPERATURE, Evidence, Vectors, unit_rows
 
 Scores = npt.NDArray[np.float64]
 
@@ -119,9 +119,7 @@ def _unit_counts(sentences: Sequence[Sequence[Hashable]]) -> Scores:
     for row, sentence in zip(table, sentences, strict=True):
         for item in sentence:
             row[column[item]] += 1
-    lengths = np.sqrt(np.einsum("ij,ij->i", table, table))
-    counts: Scores = table / np.maximum(lengths, 1e-12)[:, None]
-    return counts
+    return unit_rows(table, otherwise=0.0)
 
 
 class Rule(Protocol):

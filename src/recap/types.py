@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 Vectors: TypeAlias = npt.NDArray[np.float32]
 """Rows of float32; unit length unless said otherwise."""
 
+
 ImageLike: TypeAlias = "str | Path | bytes | Image"
 """A path, the bytes of a file, or a decoded picture."""
 
@@ -26,6 +27,31 @@ VOTE_TEMPERATURE = 0.1
 
 UNSURE_BELOW = 0.5
 """A caption whose confidence is less is more likely wrong than right: it is marked, and kept out of alt texts."""
+
+
+def unit_rows(
+    rows: npt.NDArray[Any],
+    lengths: npt.NDArray[Any] | None = None,
+    *,
+    shortest: float = 0.0,
+    otherwise: float = np.nan,
+) -> npt.NDArray[Any]:
+    """Return a copy of rows in which each has length one, whatever the other rows are.
+
+    A row without a direction (NaN, infinite, not longer than ``shortest``) is filled with ``otherwise``. The copy is
+    float64 where the rows are, and float32 otherwise. ``lengths`` are those of the rows where they are known.
+    """
+    # in C order, since sums over rows that lie otherwise are rounded otherwise
+    unit = np.array(rows, dtype=np.result_type(np.float32, rows.dtype), order="C")
+    with np.errstate(all="ignore"):
+        lengths = np.linalg.norm(unit, axis=1) if lengths is None else lengths.astype(unit.dtype)
+        # a square can leave the range of float32 although the row is fine
+        doubtful = ~((lengths > 1e-15) & (lengths < 1e15))
+        if doubtful.any():
+            lengths[doubtful] = np.linalg.norm(unit[doubtful].astype(np.float64), axis=1)
+        unit /= lengths[:, None]
+    unit[~((lengths > shortest) & np.isfinite(lengths))] = otherwise
+    return unit
 
 
 @dataclass(frozen=True, slots=True)

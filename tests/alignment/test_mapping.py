@@ -131,6 +131,17 @@ def test_transform_takes_vectors_of_any_length() -> None:
     assert np.allclose(fitted.transform_texts(5 * texts), fitted.transform_texts(texts), atol=1e-6)
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_transformed_row_does_not_depend_on_its_batch(order: str) -> None:
+    images, texts, _ = related(300, 96, 80)
+    fitted = LinearAlignment().fit(images, texts)
+    for transform, rows in ((fitted.transform, images), (fitted.transform_texts, texts)):
+        alone = np.concatenate([transform(row[None]) for row in rows[:40]])
+        for size in (2, 3, 7, 31, 32, 40, 300):
+            batch = np.array(rows[:size], order=order)  # type: ignore[call-overload]
+            assert np.array_equal(transform(batch)[:40], alone[:size])
+
+
 def test_an_image_equal_to_the_mean_stays_zero() -> None:
     angles = np.array([-0.3, 0.3])
     images = np.column_stack([np.cos(angles), np.sin(angles), [0, 0]])

@@ -14,42 +14,50 @@ from recap.alignment import rows as rows_module
 from recap.alignment.rows import (
     as_rows,
     assign_captions,
+    centre_rows,
+    centred_unit_rows,
     check_weights,
     inverse_lengths,
     read_tensors,
-    unit_rows,
+    usable_unit_rows,
     write_tensors,
 )
 from recap.errors import InputError, PackError
+from recap.types import unit_rows
 
 FLOAT32 = np.dtype(np.float32)
 
 
-def test_unit_rows_have_length_one_whatever_their_scale() -> None:
-    vectors = np.random.default_rng(0).standard_normal((6, 5)).astype(np.float32)
-    scaled = vectors * np.float32([1, 1e-6, 1e6, 1e-30, 1e30, 3])[:, None]
-    expected = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    assert np.allclose(unit_rows(scaled, "images"), expected, atol=1e-6)
+def test_centring_is_that_of_float64() -> None:
+    random = np.random.default_rng(0)
+    unit = unit_rows(random.standard_normal((50, 8)).astype(np.float32) + 1)
+    mean = unit.mean(axis=0)
+    exact = unit.astype(np.float64) - mean
+    assert np.allclose(centre_rows(unit, mean), exact, atol=1e-7)
+    assert np.allclose(centred_unit_rows(unit, mean), exact / np.linalg.norm(exact, axis=1, keepdims=True), atol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int32])
-def test_any_precision_comes_in_and_none_is_lost(dtype: type) -> None:
-    unit = unit_rows(np.array([[3, 4], [0, 2]], dtype=dtype), "images")
-    assert unit.dtype == (np.float32 if dtype in (np.float16, np.float32) else np.float64)
-    assert np.allclose(unit, [[0.6, 0.8], [0, 1]])
+def test_what_rounding_leaves_of_the_mean_has_no_direction() -> None:
+    mean = unit_rows(np.array([[1.0, 2.0, 3.0]], np.float32))[0]
+    rows = np.stack([mean + np.float32([6e-8, 0, 0]), mean + np.float32([1e-5, 0, 0])])
+    assert centre_rows(rows, mean).any(axis=1).tolist() == [False, True]
+    assert np.allclose(np.linalg.norm(centred_unit_rows(rows, mean), axis=1), [0, 1])
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_rows_that_are_not_finite_are_named(bad: float) -> None:
     vectors = np.ones((5000, 3), dtype=np.float32)
     vectors[[7, 4321], 1] = bad
-    with pytest.raises(InputError, match=r"images: row 7, 4321 holds NaN or infinite values"):
-        inverse_lengths(vectors, "images", FLOAT32)
+    for check in (lambda: inverse_lengths(vectors, "images", FLOAT32), lambda: usable_unit_rows(vectors, "images")):
+        with pytest.raises(InputError, match=r"images: row 7, 4321 holds NaN or infinite values"):
+            check()
 
 
 def test_zero_rows_are_named_and_a_long_list_is_cut() -> None:
-    with pytest.raises(InputError, match=r"texts: row 1 holds only zeros"):
-        inverse_lengths(np.array([[1.0, 0], [0, 0]]), "texts", FLOAT32)
+    zero = np.array([[1.0, 0], [0, 0]])
+    for check in (lambda: inverse_lengths(zero, "texts", FLOAT32), lambda: usable_unit_rows(zero, "texts")):
+        with pytest.raises(InputError, match=r"texts: row 1 holds only zeros"):
+            check()
     with pytest.raises(InputError, match=r"row 0, 1, 2, 3, 4 \(and 15 more\)"):
         inverse_lengths(np.zeros((20, 2)), "texts", FLOAT32)
 

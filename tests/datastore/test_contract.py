@@ -331,9 +331,17 @@ def test_bad_arguments_are_named(new_store, unit):
             store.search(unit(2), 1, exclude_image_ids=wrong)
     with pytest.raises(InputError, match="centre"):
         store.set_center(np.zeros(3))
-    with pytest.raises(InputError, match=r"NaN or infinite.*1 of 2 rows \(1\)"):
+    with pytest.raises(InputError, match="caption vectors: row 1 holds NaN or infinite"):
         store.add(["a", "b"], np.array([[1.0] * 16, [np.nan] * 16]))
     assert len(store) == 10
+
+
+def test_a_caption_on_the_centre_has_no_direction(new_store, unit):
+    rows = unit(3)
+    rows[1] = np.eye(16)[0]
+    store = new_store(16, center=rows[1] * np.float32(1 - 3e-7))
+    ids = store.add(["a", "b", "c"], rows)
+    assert np.allclose(np.linalg.norm(store.vectors(ids), axis=1), [1, 0, 1], atol=1e-6)
 
 
 def test_several_as_one(new_store, unit, tmp_path):

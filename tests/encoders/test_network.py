@@ -11,7 +11,7 @@ from PIL import Image
 
 from recap.encoders.base import DetailedImageEncoder, Encoder, ImageEncoder, TextEncoder
 from recap.encoders.cache import VectorCache
-from recap.encoders.network import CachedTextEncoder, SingleImageEncoder, cores, fingerprint_of, unit_rows
+from recap.encoders.network import CachedTextEncoder, SingleImageEncoder, cores, fingerprint_of
 from recap.encoders.preprocess import Pixels, Preprocess
 from recap.encoders.variants import JoinedImageEncoder
 from recap.errors import ImageError, InputError, RecapError
@@ -259,12 +259,6 @@ def test_a_text_without_direction_is_an_error_and_not_cached(tmp_path: Path) -> 
         with pytest.raises(RecapError, match="xyz"):
             Letters(cache).encode_texts(["a", "xyz"])
         assert cache.count() == 0
-
-
-def test_unit_rows_marks_rows_without_direction() -> None:
-    rows = unit_rows(np.array([[3, 4], [0, 0], [np.nan, 1], [np.inf, 1]], np.float32))
-    assert np.allclose(rows[0], [0.6, 0.8])
-    assert np.isnan(rows[1:]).all()
 
 
 @pytest.mark.parametrize(

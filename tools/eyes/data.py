@@ -16,7 +16,6 @@ from torch import Tensor
 
 from eyes.maps import SHARD
 from eyes.sources import Record, load
-from recap.types import Vectors
 
 Rows = npt.NDArray[np.int64]
 
@@ -143,10 +142,3 @@ def meaning_of(record: Record) -> str:
 def open_records(folder: Path) -> list[Record]:
     """Return the records of the work folder."""
     return load(folder / "records.jsonl")
-
-
-def unit(rows: npt.NDArray[np.float16]) -> Vectors:
-    """Return rows of float16 as float32 of unit length."""
-    wide = np.asarray(rows, np.float32)
-    scaled: Vectors = wide / np.linalg.norm(wide, axis=1, keepdims=True)
-    return scaled

@@ -28,7 +28,7 @@ from recap.language.writer import SPECIAL, VOTERS
 from recap.packs import folder as pack
 from recap.packs.builtin import choose_captions, concept_sentences, packaged_file
 from recap.text import words
-from recap.types import Pair, Vectors
+from recap.types import Pair, Vectors, unit_rows
 
 MINIMUM = 8
 """A word must occur so often in the captions to be in the vocabulary."""
@@ -133,7 +133,7 @@ class World:
         order = np.argsort(rows)
         details = np.empty((len(rows), self.details.shape[1]), np.float16)
         details[order] = self.details[np.asarray(rows)[order]]
-        return Shown(eyes_data.unit(self.vectors[rows]), details, [record.captions for record in records], owners)
+        return Shown(unit_rows(self.vectors[rows]), details, [record.captions for record in records], owners)
 
     def store(self, encoder: Encoder, alignment: LinearAlignment, texts: Texts) -> Store:
         """Return the captions of COCO train2014 that have a vector, and the concepts."""
@@ -141,7 +141,7 @@ class World:
         chosen = choose_captions([(str(item["image_id"]), item["caption"]) for item in content["annotations"]], 0)
         known = [(image, text) for image, text in chosen if text in self.numbers and self.done[self.numbers[text]]]
         concepts = concept_sentences()
-        rows = eyes_data.unit(self.sentences[[self.numbers[text] for _, text in known]])
+        rows = unit_rows(self.sentences[[self.numbers[text] for _, text in known]])
         rows = np.concatenate([rows, encoder.encode_texts(concepts)])
         said = [*(text for _, text in known), *concepts]
         owners = np.array([*(image for image, _ in known), *(["concept"] * len(concepts))])

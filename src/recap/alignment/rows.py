@@ -17,6 +17,7 @@ from safetensors.numpy import save
 
 from recap.errors import InputError, PackError
 from recap.files import atomic_write
+from recap.types import Vectors, unit_rows
 
 Rows: TypeAlias = npt.NDArray[Any]
 """A 2-d array of numbers, one vector a row; may be memory-mapped and of any precision."""
@@ -25,6 +26,9 @@ Indices: TypeAlias = npt.NDArray[np.intp]
 
 BLOCK = 2048
 """Rows that are worked on at once."""
+
+ROUNDING = 1e-6
+"""Length up to which the difference of a unit row from the mean is nothing but rounding."""
 
 GATHERED_TEXTS = 8192
 """Caption rows copied at once where captions do not lie in equal runs."""
@@ -49,13 +53,19 @@ def working_dtype(*arrays: Rows) -> np.dtype[Any]:
     return np.result_type(np.float32, *(array.dtype for array in arrays))
 
 
-def inverse_lengths(rows: Rows, what: str, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Return 1 / length of each row; zero, NaN and infinite rows are an error that names them."""
+def row_lengths(rows: Rows, dtype: npt.DTypeLike = None) -> npt.NDArray[np.float64]:
+    """Return the length of each row, from squares in a precision; those of rows that lie in C order are independent."""
     lengths = np.empty(len(rows))
     for start in range(0, len(rows), BLOCK):
-        block = rows[start : start + BLOCK].astype(dtype, copy=False)
+        block = rows[start : start + BLOCK].astype(dtype or rows.dtype, copy=False)
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             lengths[start : start + BLOCK] = np.sqrt(np.einsum("ij,ij->i", block, block))
+    return lengths
+
+
+def inverse_lengths(rows: Rows, what: str, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Return 1 / length of each row; zero, NaN and infinite rows are an error that names them."""
+    lengths = row_lengths(rows, dtype)
     # A square can leave the range of float32 although the row is fine: look at such rows again before complaining.
     doubtful = np.flatnonzero(~((lengths > 1e-15) & (lengths < 1e15)))
     if doubtful.size:
@@ -66,11 +76,27 @@ def inverse_lengths(rows: Rows, what: str, dtype: np.dtype[Any]) -> npt.NDArray[
     return np.reciprocal(lengths).astype(dtype)
 
 
-def unit_rows(rows: Rows, what: str) -> npt.NDArray[Any]:
-    """Return a copy of ``rows`` in which each has length one."""
-    dtype = working_dtype(rows)
-    unit: npt.NDArray[Any] = rows.astype(dtype) * inverse_lengths(rows, what, dtype)[:, None]
+def usable_unit_rows(rows: Rows, what: str) -> npt.NDArray[Any]:
+    """Return a copy of ``rows`` in which each has length one; rows without a direction are an error that names them."""
+    unit = unit_rows(rows)
+    bad = np.flatnonzero(np.isnan(unit[:, 0]))
+    if bad.size:
+        zero = ~np.any(rows[bad], axis=1)
+        _refuse(bad[~zero], what, "NaN or infinite values")
+        _refuse(bad[zero], what, "only zeros")
     return unit
+
+
+def centre_rows(rows: Rows, mean: Vectors) -> Vectors:
+    """Return unit rows minus the mean; what rounding leaves of a row equal to the mean becomes zero."""
+    moved: Vectors = rows - mean
+    moved[row_lengths(moved) <= ROUNDING] = 0
+    return moved
+
+
+def centred_unit_rows(rows: Rows, mean: Vectors) -> Vectors:
+    """Return unit rows minus the mean, at unit length again; a row equal to the mean becomes zero."""
+    return unit_rows(rows - mean, shortest=ROUNDING, otherwise=0.0)
 
 
 def check_weights(weights: npt.ArrayLike | None, texts: int) -> npt.NDArray[np.float64] | None:

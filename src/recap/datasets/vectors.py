@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from recap.errors import EncoderMismatchError, InputError, RecapWarning
 from recap.files import atomic_write, write_json
-from recap.types import Vectors
+from recap.types import Vectors, unit_rows
 
 IDS = "ids.npy"
 FINGERPRINTS = "vectors.json"
@@ -59,9 +59,7 @@ class PictureVectors:
 
     def take(self, ids: Sequence[str]) -> Vectors:
         """Return a row of unit length for each picture."""
-        rows = self._rows[[self._place[name] for name in ids]].astype(np.float32)
-        rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.float32(1e-12))
-        return rows
+        return unit_rows(self._rows[[self._place[name] for name in ids]].astype(np.float32), otherwise=0.0)
 
 
 def write_vectors(folder: str | Path, ids: Sequence[str | int], vectors: Vectors, encoder: Named) -> None:

@@ -10,6 +10,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from recap.alignment.rows import centred_unit_rows, usable_unit_rows
 from recap.errors import EncoderMismatchError, InputError
 from recap.types import Evidence, Vectors
 
@@ -150,22 +151,12 @@ def unit_rows(vectors: npt.ArrayLike, dimension: int, what: str) -> Vectors:
     rows = np.array(vectors, dtype=np.float32, order="C")
     if rows.ndim != 2 or rows.shape[1] != dimension:
         raise InputError(f"{what} must have the shape (n, {dimension}), not {rows.shape}")
-    with np.errstate(over="ignore", invalid="ignore"):
-        lengths = np.linalg.norm(rows, axis=1)
-    _refuse(~np.isfinite(lengths), f"{what} hold NaN or infinite values")
-    _refuse(lengths == 0, f"{what} are zero and have no direction")
-    rows /= lengths[:, None]
-    return rows
+    return usable_unit_rows(rows, what)
 
 
 def centred(rows: Vectors, center: Vectors | None) -> Vectors:
     """Return unit rows moved by ``center`` and brought back to unit length; a row on the centre becomes zero."""
-    if center is None:
-        return rows
-    moved = rows - center
-    lengths = np.linalg.norm(moved, axis=1, keepdims=True)
-    moved /= np.where(lengths == 0, 1, lengths)
-    return moved
+    return rows if center is None else centred_unit_rows(rows, center)
 
 
 def is_same_center(one: Vectors | None, other: Vectors | None) -> bool:
@@ -173,10 +164,3 @@ def is_same_center(one: Vectors | None, other: Vectors | None) -> bool:
     if one is None or other is None:
         return one is other
     return bool(np.array_equal(one, other))
-
-
-def _refuse(bad: npt.NDArray[np.bool_], message: str) -> None:
-    where = np.flatnonzero(bad)
-    if len(where):
-        shown = ", ".join(map(str, where[:5])) + (", ..." if len(where) > 5 else "")
-        raise InputError(f"{message}: {len(where)} of {len(bad)} rows ({shown})")

@@ -17,7 +17,7 @@ from recap.datastore.disk import Pending, arrow_table, count_joined, map_matrix,
 from recap.datastore.table import STREAM_ROWS, CaptionTable, Mask, VectorBlocks
 from recap.errors import InputError, PackError
 from recap.files import atomic_write
-from recap.types import Vectors
+from recap.types import Vectors, unit_rows
 
 FULLY_VALIDATED = 1_000_000
 """Up to so many captions every offset of an Arrow file is looked at before it is used; above, that would take long."""
@@ -321,7 +321,4 @@ class Parts:
 
 def _unit(rows: npt.NDArray[Any]) -> Vectors:
     """Return stored rows as float32 of unit length."""
-    unit = np.array(rows, dtype=np.float32)
-    if rows.dtype != np.float32:
-        unit /= np.linalg.norm(unit, axis=1, keepdims=True)
-    return unit
+    return np.array(rows) if rows.dtype == np.float32 else unit_rows(rows)

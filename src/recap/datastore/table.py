@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from recap.datastore.base import CaptionRow, Ids, Names, names
 from recap.errors import InputError, PackError
-from recap.types import Vectors
+from recap.types import Vectors, unit_rows
 
 Mask = npt.NDArray[np.bool_]
 Codes = npt.NDArray[np.int32]
@@ -191,7 +191,7 @@ class VectorBlocks:
         """Return rows by number, of unit length, as float32."""
         rows = self._stored(numbers, np.dtype(np.float32))
         if self.dtype != np.float32:
-            rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+            rows = unit_rows(rows)
         return rows
 
     def stream(self, numbers: Ids) -> Iterator[tuple[slice, Vectors]]:

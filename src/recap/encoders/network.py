@@ -20,7 +20,7 @@ from recap.encoders import images as pictures
 from recap.encoders.cache import VectorCache
 from recap.encoders.preprocess import Pixels
 from recap.errors import ImageError, InputError, RecapError
-from recap.types import ImageLike, Vectors
+from recap.types import ImageLike, Vectors, unit_rows
 
 _TEXT_CHUNK = 2048
 
@@ -36,14 +36,6 @@ def cores() -> int:
 def fingerprint_of(*parts: str) -> str:
     """Return the sha256 of all that decides about an encoder's vectors."""
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
-def unit_rows(rows: Vectors) -> Vectors:
-    """Scale each row to unit length. A row that has no direction (zero, NaN, infinite) becomes NaN."""
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        scaled = np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True), np.float32)
-    scaled[~np.isfinite(scaled).all(axis=1)] = np.nan
-    return scaled
 
 
 @dataclass(frozen=True, slots=True)

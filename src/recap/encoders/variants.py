@@ -16,9 +16,9 @@ from PIL import Image, ImageOps
 
 from recap.encoders.base import BARE, VIEWS, TextEncoder
 from recap.encoders.cache import VectorCache
-from recap.encoders.network import BatchedImageEncoder, SingleImageEncoder, fingerprint_of, unit_rows
+from recap.encoders.network import BatchedImageEncoder, SingleImageEncoder, fingerprint_of
 from recap.encoders.preprocess import Pixels, Preprocess
-from recap.types import Vectors
+from recap.types import Vectors, unit_rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 
 from recap.alignment import LinearAlignment
+from recap.alignment.rows import centred_unit_rows
 from recap.captioner import ReCap
 from recap.datastore import CaptionStore, Datastore, ImageTable
 from recap.encoders import Encoder
@@ -77,9 +78,7 @@ def unimodal_evidence(
     mean = train.images.mean(axis=0)
     table = ImageTable(train.images.shape[1], center=mean)
     table.add_images(train.ids, train.images)
-    queries = images - mean
-    queries /= np.maximum(np.linalg.norm(queries, axis=1, keepdims=True), 1e-12)
-    found = table.search_captions(store, queries, pictures)
+    found = table.search_captions(store, centred_unit_rows(images, mean), pictures)
     return [store.evidence(*row) for row in zip(found.ids, found.similarities, strict=True)]
 
 

@@ -39,7 +39,7 @@ from recap.datastore import Datastore
 from recap.encoders import Encoder, load_encoder
 from recap.errors import ImageError, InputError
 from recap.experiments.base import Setup
-from recap.types import ImageLike, Pair, Vectors
+from recap.types import ImageLike, Pair, Vectors, unit_rows
 
 READERS: dict[str, Callable[[Path, str], list[Pair]]] = {
     "flickr8k": read_flickr8k,
@@ -187,8 +187,7 @@ def joined_frames(pairs: Sequence[Pair], images: Vectors) -> tuple[list[Pair], V
     """
     videos = [pair.id.partition("#")[0] for pair in pairs]
     first = [row for row, video in enumerate(videos) if row == 0 or video != videos[row - 1]]
-    means: Vectors = np.add.reduceat(images, first, axis=0)
-    means /= np.linalg.norm(means, axis=1, keepdims=True)
+    means = unit_rows(np.add.reduceat(images, first, axis=0))
     return [Pair(pairs[row].image, pairs[row].captions, videos[row]) for row in first], means
 
 

@@ -269,9 +269,9 @@ def given_rows(captioner: ReCap, images: Vectors, texts: Sequence[str], owners: 
     rows = np.empty((len(texts), len(FEATURES)))
     retrieving = captioner.configured(candidates="retrieved")
     images = captioner.vectors_of(images)
-    for row, proposals in enumerate(_proposals(retrieving, images)):
+    queries = captioner.alignment.transform(images)
+    for row, (query, proposals) in enumerate(zip(queries, _proposals(retrieving, images), strict=True)):
         own = np.flatnonzero(owners == row)
-        query = captioner.alignment.transform(images[row][None])[0]
         rows[own] = features([texts[place] for place in own.tolist()], vectors[own] @ query, proposals.evidence)
     return rows
 
