@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from recap import PairStatistics, ReCap
+from recap import LinearAlignment, PairStatistics, ReCap
 from recap.datastore import Datastore, DatastoreView
 from recap.encoders import Encoder, ImageEncoder, load_encoder
 from recap.errors import EncoderMismatchError, ImageError, InputError, PackError, RecapWarning
@@ -173,6 +173,16 @@ def test_other_methods_are_solved_from_the_statistics(captioner: ReCap, pairs: l
     direct = ReCap.fit(pairs, encoder=f"onnx:{encoder_folder}", method="procrustes")
     np.testing.assert_allclose(captioner.configured(method="procrustes").alignment.W_, direct.alignment.W_, atol=1e-6)
     assert captioner.alignment.method == "ols"
+
+
+def test_another_method_keeps_the_other_parameters_of_the_map(captioner: ReCap):
+    params = {"ridge": 0.7, "beta": 0.3, "center": False, "seed": 4}
+    given = LinearAlignment.from_statistics(captioner.statistics, "ols", **params)
+    made = ReCap(captioner.encoder, captioner.statistics, captioner.datastore, alignment=given)
+    ridge = made.configured(method="ridge").alignment
+    assert ridge.get_params() == {"method": "ridge", **params}
+    assert not np.allclose(ridge.W_, captioner.configured(method="ridge").alignment.W_, atol=1e-3)
+    assert not ridge.text_mean_.any()
 
 
 def test_unaligned_retrieval_is_the_plain_cosine(

@@ -197,7 +197,8 @@ class ReCap:
         if language_model is not None:
             twin.language_model = _language_model(language_model, self.device)
         if twin.settings.method != self.settings.method:
-            twin.alignment = LinearAlignment.from_statistics(self.statistics, twin.settings.method)
+            params = {**self.alignment.get_params(), "method": twin.settings.method}
+            twin.alignment = LinearAlignment.from_statistics(self.statistics, **params)
             twin.datastore = self.datastore.centred_by(twin.alignment.text_mean_)
         return twin
 

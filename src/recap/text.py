@@ -17,8 +17,8 @@ from typing import Literal
 
 from recap.types import VOTE_TEMPERATURE, Caption, Evidence
 
-# letters and digits of scripts without spaces stand alone, other words as they are written
-_SOLID = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+# characters of scripts without spaces (kana, Chinese) stand alone, other words as they are written
+_SOLID = r"\u3040-\u30ff\u3400-\u9fff"
 _WORD = re.compile(rf"[{_SOLID}]|[^\W{_SOLID}]+(?:['\u2019-][^\W{_SOLID}]+)*")
 _GAP = re.compile(rf"(?<=[{_SOLID}]) (?=[{_SOLID}])")
 

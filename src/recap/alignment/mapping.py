@@ -287,7 +287,7 @@ def _unit(values: npt.ArrayLike, what: str, dimension: int) -> Vectors:
     """Return unit rows, scaled as the statistics scale them."""
     rows = as_rows(values, what, dimension)
     wide = np.ascontiguousarray(rows, dtype=working_dtype(rows))
-    return (wide * inverse_lengths(wide, what, wide.dtype)[:, None]).astype(np.float32, copy=False)
+    return np.asarray(wide * inverse_lengths(wide, what, wide.dtype)[:, None], dtype=np.float32)
 
 
 BETAS = np.linspace(0, 1, 25)

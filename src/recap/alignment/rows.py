@@ -53,7 +53,7 @@ def working_dtype(*arrays: Rows) -> np.dtype[Any]:
     return np.result_type(np.float32, *(array.dtype for array in arrays))
 
 
-def row_lengths(rows: Rows, dtype: npt.DTypeLike = None) -> npt.NDArray[np.float64]:
+def row_lengths(rows: Rows, dtype: npt.DTypeLike | None = None) -> npt.NDArray[np.float64]:
     """Return the length of each row, from squares in a precision; those of rows that lie in C order are independent."""
     lengths = np.empty(len(rows))
     for start in range(0, len(rows), BLOCK):
