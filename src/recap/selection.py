@@ -134,3 +134,14 @@ class Rule(Protocol):
 
 RULES: dict[str, Rule] = {"consensus": by_consensus, "cosine": by_cosine, "likely": by_likelihood}
 """Rules by name."""
+
+_CHOICES = {
+    "consensus": "chosen as what the evidence agrees on",
+    "cosine": "chosen as the nearest to the picture",
+    "likely": "chosen as the likeliest sentence that fits the picture",
+}
+
+
+def describe_choice(rule: str) -> str:
+    """Return in plain words how a rule chose the caption."""
+    return _CHOICES.get(rule, f"chosen by {rule}")

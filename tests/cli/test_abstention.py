@@ -17,8 +17,8 @@ from PIL import Image
 from recap.batch import FileFacts, Record
 from recap.batch.metadata import read_description
 from recap.captioner import ReCap
-from recap.cli.caption import Printer
 from recap.cli.main import cli
+from recap.cli.terminal import Printer
 from recap.confidence import Calibration
 from recap.errors import InputError
 from recap.types import Caption, Pair

@@ -143,6 +143,7 @@ def test_sidecars_alone(pack: Path, new_pictures: dict[str, Path], tmp_path: Pat
 def test_what_does_not_go_together(pack: Path, tmp_path: Path, arguments: list[str], message: str, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("OURS.csv").write_text("by,hand\n")
+    Path("red.png").touch()
     assert message in here("--pack", pack, "red.png", *arguments, code=2)
     assert Path("OURS.csv").read_text() == "by,hand\n"
 

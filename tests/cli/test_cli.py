@@ -7,7 +7,7 @@ import pytest
 
 
 def recap(*arguments: object, stdin: str | None = None, code: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "recap.cli.main", *map(str, arguments)]
+    command = [sys.executable, "-m", "recap", *map(str, arguments)]
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
@@ -64,7 +64,7 @@ def test_caption_json_has_everything(pack: Path, new_pictures: dict[str, Path]):
 def test_explain_is_for_a_reader(pack: Path, new_pictures: dict[str, Path]):
     shown = recap("caption", "--pack", pack, "--explain", new_pictures["green"]).stdout
     assert "aligned cosine" in shown
-    assert "chosen by likely" in shown
+    assert "chosen as the likeliest sentence that fits the picture" in shown
 
 
 def test_bad_pictures_are_named_and_counted(pack: Path, new_pictures: dict[str, Path], tmp_path: Path):
@@ -117,8 +117,54 @@ def test_what_cannot_be_done_is_said_in_a_line(pack: Path, tmp_path: Path, argum
     assert done.stdout == ""
 
 
+EARLY = """
+import sys
+from recap.cli.main import main
+sys.argv = ["recap", *sys.argv[1:]]
+try:
+    main()
+finally:
+    print(sorted({"onnxruntime", "faiss", "xllamacpp", "torch"} & set(sys.modules)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["caption", "nofile.jpg", "neither.jpg"], "nofile.jpg: there is no such file"),
+        (["caption", "PICTURE", "--lm", "gpt4"], "unknown language model 'gpt4'"),
+        (["caption", "PICTURE", "--method", "foo"], "unknown method 'foo'"),
+        (["retrieve", "nofile.jpg"], "nofile.jpg"),
+        (["fit", "PAIRS", "--out", "o", "--lm", "gpt4"], "unknown language model 'gpt4'"),
+        (["fit", "PAIRS", "--out", "o", "--method", "foo"], "unknown method 'foo'"),
+        (["serve", "--lm", "gpt4"], "unknown language model 'gpt4'"),
+        (["datastore", "add", "builtin", "x.txt"], "save_pretrained('mine')"),
+    ],
+)
+def test_a_mistake_is_told_before_anything_is_loaded(
+    pairs_folder: Path, new_pictures: dict[str, Path], arguments: list[str], message: str
+):
+    places = {"PAIRS": str(pairs_folder), "PICTURE": str(new_pictures["red"])}
+    command = [sys.executable, "-c", EARLY, *(places.get(argument, argument) for argument in arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stdout.strip() == "[]"
+
+
+def test_fit_replaces_a_pack_only_when_it_is_forced(pack: Path, pairs_folder: Path, encoder_folder: Path):
+    before = (pack / "config.json").read_bytes()
+    again = ("fit", pairs_folder, "--out", pack, "--encoder", f"onnx:{encoder_folder}", "--method", "ols")
+    done = recap(*again, code=2)
+    assert "--force replaces it" in done.stderr
+    assert f"--update {pack} adds to it" in done.stderr
+    assert (pack / "config.json").read_bytes() == before
+    assert "fitted on 54 pairs" in recap(*again, "--force", "--no-calibrate").stderr
+    assert (pack / "config.json").read_bytes() != before
+
+
 def test_a_reader_that_goes_away_is_no_error(pack: Path, new_pictures: dict[str, Path]):
-    command = [sys.executable, "-m", "recap.cli.main", "caption", "--pack", str(pack), str(new_pictures["red"])]
+    command = [sys.executable, "-m", "recap", "caption", "--pack", str(pack), str(new_pictures["red"])]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None

@@ -167,7 +167,7 @@ class LinearAlignment:
             raise PackError(f"{path} is damaged: it holds NaN or infinite values")
         with damaged(path):
             loaded = cls(**json.loads(facts["settings"]))
-            loaded._check_method()
+            check_method(loaded.method)
             loaded.n_pairs_ = float(facts["n_pairs"])
         loaded.W_, loaded.image_mean_, loaded.text_mean_ = (tensors[name] for name in ("W", "image_mean", "text_mean"))
         if loaded.W_.shape != loaded.text_mean_.shape + loaded.image_mean_.shape or loaded.W_.ndim != 2:
@@ -183,14 +183,14 @@ class LinearAlignment:
         groups: npt.ArrayLike | None,
         weights: npt.ArrayLike | None,
     ) -> PairStatistics:
-        self._check_method()
+        check_method(self.method)
         image_rows, text_rows = as_rows(images, "images"), as_rows(texts, "texts")
         # a copy, since the caller may have handed in these statistics and solve other maps from them
         statistics = deepcopy(known) if known else PairStatistics.zeros(image_rows.shape[1], text_rows.shape[1])
         return statistics.update(image_rows, text_rows, groups, weights=weights)
 
     def _solve(self, statistics: PairStatistics) -> Self:
-        self._check_method()
+        check_method(self.method)
         if self.method in GRADIENT_METHODS:
             raise InputError(f"{self.method} needs the pairs themselves, all at once: call fit(images, texts)")
         moments = self._moments(statistics)
@@ -228,14 +228,16 @@ class LinearAlignment:
         self.statistics_ = statistics
         return self
 
-    def _check_method(self) -> None:
-        known = (*SOLVERS, *GRADIENT_METHODS)
-        if self.method not in known:
-            raise InputError(f"unknown method {self.method!r}; there are {', '.join(known)}")
-
     def _check_fitted(self) -> None:
         if not hasattr(self, "W_"):
             raise InputError("this alignment is not fitted yet: call fit(images, texts) first")
+
+
+def check_method(method: str) -> None:
+    """Raise ``InputError`` unless there is a map of this name."""
+    known = (*SOLVERS, *GRADIENT_METHODS)
+    if method not in known:
+        raise InputError(f"unknown method {method!r}; there are {', '.join(known)}")
 
 
 Solver = Callable[[Moments, LinearAlignment, float], Matrix]

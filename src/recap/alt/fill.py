@@ -20,6 +20,7 @@ from recap.alt.tags import Tag, decoded, encoded, start_tags
 from recap.confidence import is_trusted
 from recap.datasets.images import IMAGE_SUFFIXES
 from recap.errors import ImageError
+from recap.files import atomic_write
 from recap.types import Caption
 
 MARK = ' data-alt-source="recap"'
@@ -53,6 +54,11 @@ class Finding:
     status: Status
     text: str = ""
 
+    @property
+    def short_src(self) -> str:
+        """The source for messages: a picture inside the page has a long one."""
+        return self.src if len(self.src) <= 80 else f"{self.src[:77]}..."
+
 
 @dataclass(frozen=True, slots=True)
 class FilledPage:
@@ -64,6 +70,22 @@ class FilledPage:
     def count(self, status: Status) -> int:
         """Return how many pictures ended this way."""
         return sum(finding.status == status for finding in self.findings)
+
+    @property
+    def summary(self) -> str:
+        """What became of the pictures, in a line."""
+        filled, known = self.count("filled"), self.count("described") + self.count("decorative")
+        withheld = f" ({self.count('withheld')} not sure enough)" if self.count("withheld") else ""
+        left = len(self.findings) - filled - known
+        return f"{filled} filled, {known} had a text or are decoration, {left} left alone{withheld}"
+
+    def write(self, target: Path, *, like: Path) -> None:
+        """Write the page with the mode of the one it was made from, ``like``; one that has not changed is left."""
+        if target == like and like.read_bytes() == self.content:
+            return
+        with atomic_write(target) as file:
+            file.write(self.content)
+            Path(file.name).chmod(like.stat().st_mode)
 
 
 def fill(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from recap.cli.options import DEVICES
+from recap.cli.options import ANY_PATH, COUNT, device_option, lm_option, split_option
 
 if TYPE_CHECKING:
     from recap.fitting.augmentation import Round
@@ -26,14 +26,14 @@ def _numbers(context: click.Context, option: click.Parameter, given: str) -> tup
 @click.command()
 @click.argument("pack")
 @click.argument("pairs")
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="The folder to write the new pack to.")
+@click.option("--out", required=True, type=ANY_PATH, help="The folder to write the new pack to.")
 @click.option("--images", type=click.Path(exists=True, file_okay=False), help="Where the pictures of a file lie.")
-@click.option("--split", "splits", multiple=True, help="Of a Karpathy file.  [default: train and restval]")
+@split_option
 @click.option(
     "--validation", default="0.1", show_default=True, help="As recap fit had it: a share, other pairs, or a split."
 )
 @click.option("--metric", type=METRICS, default="refaclip-s", show_default=True, help="What captions are filtered by.")
-@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="How often.")
+@click.option("--rounds", type=COUNT, default=5, show_default=True, help="Number of rounds.")
 @click.option(
     "--ks",
     default="4,8,13,18,30,100",
@@ -41,11 +41,11 @@ def _numbers(context: click.Context, option: click.Parameter, given: str) -> tup
     callback=_numbers,
     help="Values of k to choose from in each round.",
 )
-@click.option("--lm", "language_model", help="Another language model than the pack's.")
+@lm_option("Another language model than the pack's.")
 @click.option(
     "--state", type=click.Path(file_okay=False, path_type=Path), help="Finished parts.  [default: OUT with .rounds]"
 )
-@click.option("--device", type=DEVICES, default="cpu", show_default=True, help="Where encoder and model run.")
+@device_option("Where encoder and model run.")
 def augment(pack: str, pairs: str, out: Path, state: Path | None, **given: Any) -> None:
     """Write captions for the pictures of PAIRS with a PACK, and save it with the good ones as a new pack.
 
@@ -56,32 +56,31 @@ def augment(pack: str, pairs: str, out: Path, state: Path | None, **given: Any) 
     """
     from recap.assets import cache_dir
     from recap.captioner import ReCap
-    from recap.cli.fit import validation_pairs
     from recap.datasets import PairFiles
     from recap.fitting.augmentation import augment_pairs
     from recap.packs.folder import check_target
+    from recap.parallel.packs import parse_validation
 
     check_target(out)
     images, splits = given.pop("images"), given.pop("splits") or None
-    apart = validation_pairs(given.pop("validation"), pairs, images)
+    held_out = parse_validation(given.pop("validation"), pairs, images)
     loaded = {name: given.pop(name) for name in ("language_model", "device")}
     captioner = ReCap.from_pretrained(pack, progress=True, cache=cache_dir() / "vectors.sqlite", **loaded)
-    found = augment_pairs(
+    augmented = augment_pairs(
         captioner,
         PairFiles(pairs, images=images, splits=splits),
-        apart,
+        held_out,
         state=state or out.with_name(f"{out.name}.rounds"),
-        tell=show,
+        tell=_show,
         progress=True,
         **given,
     )
-    found.captioner.save_pretrained(out)
-    last = found.rounds[-1]
-    click.echo(f"{out}: {last.synthetic:,} synthetic captions of {len(found.captioner.datastore):,}", err=True)
+    augmented.captioner.save_pretrained(out)
+    last = augmented.rounds[-1]
+    click.echo(f"{out}: {last.synthetic:,} synthetic captions of {len(augmented.captioner.datastore):,}", err=True)
 
 
-def show(found: Round) -> None:
-    """Print one row of the table of rounds."""
-    if not found.number:
+def _show(done: Round) -> None:
+    if not done.number:
         click.echo("round\tk\tscore\tadded\tsynthetic in the prompt")
-    click.echo(f"{found.number}\t{found.k}\t{100 * found.score:.2f}\t{found.added}\t{found.in_prompt:.2f}")
+    click.echo(f"{done.number}\t{done.k}\t{100 * done.score:.2f}\t{done.added}\t{done.in_prompt:.2f}")

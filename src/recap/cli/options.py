@@ -1,39 +1,214 @@
-"""Options and loading that several commands share."""
+"""Options, arguments and messages that several commands share."""
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
 if TYPE_CHECKING:
     from recap.captioner import ReCap
 
+Decorator: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+OUTPUT = click.Path(dir_okay=False, path_type=Path)
+ANY_PATH = click.Path(path_type=Path)
+COUNT = click.IntRange(1)
+
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_ADDRESS = re.compile(r"|auto|local|(ray://)?[^/\s]+:\d+")
 
 
-def shown(text: str) -> str:
-    """Return a text of strangers for a terminal: without the characters by which it could be commanded."""
-    return _CONTROL.sub("\ufffd", text)
+class OwnPack(click.Path):
+    """The folder of a pack that can be changed."""
+
+    def __init__(self) -> None:
+        super().__init__(exists=True, file_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the folder; for the built-in pack, say how to get a copy of one's own."""
+        if value == "builtin" and not Path(value).is_dir():
+            copy = "from recap import ReCap; ReCap.from_pretrained('builtin').save_pretrained('mine')"
+            self.fail(f'the built-in pack stays as it is; make a copy of your own: python -c "{copy}"', param, ctx)
+        return super().convert(value, param, ctx)
 
 
-DEVICES = click.Choice(["cpu", "cuda", "mps"])
+def printable(text: str) -> str:
+    """Replace the characters by which a text could control the terminal."""
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def pack_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say which pack is loaded, and where it runs."""
-    where = click.option(
-        "--device", type=DEVICES, default="cpu", show_default=True, help="Where encoder and model run."
+def warn(message: object) -> None:
+    """Print a line on standard error."""
+    click.echo(f"recap: {message}", err=True)
+
+
+def combine(*options: Decorator) -> Decorator:
+    """Return a decorator that adds several options, in this order."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def _check_method(context: click.Context, option: click.Parameter, method: str | None) -> str | None:
+    if method is not None:
+        from recap.alignment.mapping import check_method
+
+        check_method(method)
+    return method
+
+
+def _check_language_model(context: click.Context, option: click.Parameter, name: str | None) -> str | None:
+    if name is not None:
+        from recap.language.registry import check_language_model
+
+        check_language_model(name)
+    return name
+
+
+def _check_folder(context: click.Context, option: click.Parameter, place: str | None) -> str | None:
+    if place is not None and "://" not in place and not Path(place).is_dir():
+        raise click.BadParameter(f"{place!r} is neither a folder nor a URL")
+    return place
+
+
+def _check_address(context: click.Context, option: click.Parameter, address: str | None) -> str | None:
+    if address is not None and not _ADDRESS.fullmatch(address):
+        raise click.BadParameter(
+            f"{address!r} is not the address of a cluster; where none is meant, write --ray last, or --ray=auto"
+        )
+    return address
+
+
+def _compile_pattern(context: click.Context, option: click.Parameter, pattern: str | None) -> re.Pattern[str] | None:
+    try:
+        return None if pattern is None else re.compile(pattern)
+    except re.error as error:
+        raise click.UsageError(f"--match {pattern!r} is no regular expression: {error}") from error
+
+
+def method_option(help: str, **more: Any) -> Decorator:
+    """Return ``--method``; an unknown one is refused before anything is loaded."""
+    return click.option("--method", callback=_check_method, help=help, **more)
+
+
+def lm_option(help: str) -> Decorator:
+    """Return ``--lm``; an unknown language model is refused before anything is loaded."""
+    return click.option("--lm", "language_model", callback=_check_language_model, help=help)
+
+
+def device_option(help: str) -> Decorator:
+    """Return ``--device``; ``help`` says what runs there."""
+    return click.option(
+        "--device", type=click.Choice(["cpu", "cuda", "mps"]), default="cpu", show_default=True, help=help
     )
-    which = click.option(
-        "--pack", default="builtin", show_default=True, help="A folder, a name on the hub, or builtin."
+
+
+def json_option(help: str = "One object.") -> Decorator:
+    """Return ``--json``."""
+    return click.option("--json", "as_json", is_flag=True, help=help)
+
+
+images_option = click.option(
+    "--images", callback=_check_folder, help="Where the pictures of a file lie: a folder or URL."
+)
+
+ray_option = click.option(
+    "--ray",
+    metavar="[ADDRESS]",
+    is_flag=False,
+    flag_value="",
+    callback=_check_address,
+    help="Let a Ray cluster do the work: auto, HOST:PORT or ray://HOST:PORT; without an address the one that "
+    "RAY_ADDRESS names, or else one on this machine.",
+)
+
+pack_options = combine(
+    click.option("--pack", default="builtin", show_default=True, help="A folder, a name on the hub, or builtin."),
+    device_option("Where encoder and model run."),
+)
+
+split_option = click.option(
+    "--split", "splits", multiple=True, help="Split of a Karpathy file.  [default: train and restval]"
+)
+
+settings_options = combine(
+    lm_option("Language model: writer, smollm2, llamacpp:GGUF, hf:NAME, ct2:FOLDER or none."),
+    click.option("-k", type=COUNT, help="How many retrieved captions are evidence, and read by the model."),
+    click.option("--temperature", type=click.FloatRange(0), help="Of the language model; 0 is greedy."),
+    click.option("--samples", type=COUNT, help="How many candidates the language model writes."),
+    click.option("--seed", type=int, help="Of the language model's sampling."),
+    click.option("--candidates", type=click.Choice(["lm", "retrieved", "both"]), help="Where candidates come from."),
+    click.option(
+        "--selection",
+        type=click.Choice(["likely", "consensus", "cosine"]),
+        help="How one is chosen (default: what suits the model); cosine: the paper's.",
+    ),
+    method_option("The map: procrustes, ols, ridge, ...  (default: the pack's)."),
+)
+"""Options that decide which caption comes out."""
+
+output_options = combine(
+    click.option("--out", type=OUTPUT, help="Write to this .jsonl, .csv, .parquet or .json (COCO results); resumes."),
+    click.option(
+        "--format",
+        "kind",
+        type=click.Choice(["jsonl", "csv", "parquet", "coco"]),
+        help="Format of --out, whatever its suffix.",
+    ),
+    click.option("--restart", is_flag=True, help="Begin --out anew, whatever was done before."),
+    click.option("--errors", type=OUTPUT, help="List unreadable files here (default: errors.jsonl beside --out)."),
+    click.option("--sidecars", is_flag=True, help="Write a .txt file beside each picture."),
+    click.option(
+        "--existing",
+        type=click.Choice(["keep", "append", "replace"]),
+        help="What becomes of .txt files that are there (default: keep).",
+    ),
+    click.option("--prefix", help="Comes before each caption in the .txt files."),
+    click.option("--suffix", help="Comes after each caption in the .txt files."),
+    click.option("--metadata", is_flag=True, help="Write captions into the pictures (XMP, IPTC), too."),
+    click.option("--keep-originals", is_flag=True, help="With --metadata: keep a copy of each file as it was."),
+    click.option("--html", type=OUTPUT, help="Write a page that shows captions and their reasons, too."),
+    click.option("--frames", type=COUNT, default=4, show_default=True, help="Number of frames of a video."),
+    click.option("--scenes", is_flag=True, help="Take the frames of a video from different scenes."),
+    click.option("--workers", type=COUNT, help="How many cores to use (default: all, or OMP_NUM_THREADS)."),
+)
+"""Options that say where captions go."""
+
+
+own_pack = click.argument("pack", type=OwnPack())
+
+caption_filters = combine(
+    click.option("--id", "ids", type=int, multiple=True, help="This caption; may be given several times."),
+    click.option("--source", multiple=True, help="Captions of this source; may be given several times."),
+    click.option("--image", multiple=True, help="Captions of this image; may be given several times."),
+    click.option("--match", metavar="REGEX", callback=_compile_pattern, help="Captions with a match of this pattern."),
+    click.option("--synthetic/--human", default=None, help="Captions a machine wrote, or people."),
+)
+compact_option = click.option(
+    "--compact", is_flag=True, help="Write the datastore anew, so that nothing of them stays on the disk."
+)
+
+
+def confidence_option(default: str = "") -> Decorator:
+    """Return ``--min-confidence``; ``default`` says what holds without it."""
+    return click.option(
+        "--min-confidence",
+        type=click.FloatRange(0, 1),
+        metavar="P",
+        help="Withhold captions that are right with a probability below P" + (f" ({default})." if default else "."),
     )
-    return which(where(command))
 
 
 def load_captioner(pack: str, device: str, language_model: str | None = None) -> ReCap:
@@ -47,95 +222,25 @@ def load_captioner(pack: str, device: str, language_model: str | None = None) ->
     return ReCap.from_pretrained(pack, language_model=language_model, device=device, progress=True)
 
 
-def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that decide which caption comes out."""
-    options = (
-        click.option(
-            "--lm",
-            "language_model",
-            help="Language model: writer, smollm2, llamacpp:GGUF, hf:NAME, ct2:FOLDER or none.",
-        ),
-        click.option(
-            "-k", type=click.IntRange(1), help="How many retrieved captions are evidence, and read by the model."
-        ),
-        click.option("--temperature", type=click.FloatRange(0), help="Of the language model; 0 is greedy."),
-        click.option("--samples", type=click.IntRange(1), help="How many candidates the language model writes."),
-        click.option("--seed", type=int, help="Of the language model's sampling."),
-        click.option(
-            "--candidates", type=click.Choice(["lm", "retrieved", "both"]), help="Where candidates come from."
-        ),
-        click.option(
-            "--selection",
-            type=click.Choice(["likely", "consensus", "cosine"]),
-            help="How one is chosen (default: what suits the model); cosine: the paper's.",
-        ),
-        click.option("--method", help="The map: procrustes, ols, ridge, ...  (default: the pack's)."),
-    )
-    return _with(options, command)
+def find_pictures(inputs: tuple[str, ...], *, videos: bool = False) -> list[str]:
+    """Return the pictures that arguments name; ``-`` reads paths from standard input, one a line.
 
-
-def confidence_option(default: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return what adds the option that has doubtful captions withheld; ``default`` says what holds without it."""
-    return click.option(
-        "--min-confidence",
-        type=click.FloatRange(0, 1),
-        metavar="P",
-        help="Withhold captions that are right with a probability below P" + (f" ({default})." if default else "."),
-    )
-
-
-def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say where captions go, and what becomes of what is there."""
-    file = click.Path(dir_okay=False, path_type=Path)
-    options = (
-        click.option("--out", type=file, help="Write to this .jsonl, .csv, .parquet or .json (COCO results); resumes."),
-        click.option(
-            "--format",
-            "kind",
-            type=click.Choice(["jsonl", "csv", "parquet", "coco"]),
-            help="Whatever the suffix of --out.",
-        ),
-        click.option("--restart", is_flag=True, help="Begin --out anew, whatever was done before."),
-        click.option(
-            "--errors", type=file, help="Where unreadable files are listed (default: errors.jsonl beside --out)."
-        ),
-        click.option("--sidecars", is_flag=True, help="Write a .txt file beside each picture."),
-        click.option(
-            "--existing",
-            type=click.Choice(["keep", "append", "replace"]),
-            help="What becomes of .txt files that are there (default: keep).",
-        ),
-        click.option("--prefix", help="Comes before each caption in the .txt files."),
-        click.option("--suffix", help="Comes after each caption in the .txt files."),
-        click.option("--metadata", is_flag=True, help="Write captions into the pictures (XMP, IPTC), too."),
-        click.option("--keep-originals", is_flag=True, help="With --metadata: keep a copy of each file as it was."),
-        click.option("--html", type=file, help="Write a page that shows captions and their reasons, too."),
-        click.option(
-            "--frames", type=click.IntRange(1), default=4, show_default=True, help="Of a video are looked at."
-        ),
-        click.option("--scenes", is_flag=True, help="Take the frames of a video from different scenes."),
-        click.option("--workers", type=click.IntRange(1), help="Use so many cores (default: all, or OMP_NUM_THREADS)."),
-    )
-    return _with(options, command)
-
-
-def _with(options: tuple[Callable[..., Any], ...], command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-def inputs_to_paths(inputs: tuple[str, ...], *, videos: bool = False) -> Iterator[Path]:
-    """Yield the pictures that the arguments name; ``-`` reads paths from standard input, one a line."""
+    Some may turn out to be unreadable, but if there are none at all it is an error.
+    """
     from recap.datasets import find_images
     from recap.datasets.images import IMAGE_SUFFIXES
     from recap.encoders.video import VIDEO_SUFFIXES
 
-    def named() -> Iterator[str]:
-        for given in inputs:
-            if given == "-":
-                yield from (line.rstrip("\r\n") for line in sys.stdin if line.strip())
-            else:
-                yield given
+    suffixes = IMAGE_SUFFIXES | VIDEO_SUFFIXES if videos else IMAGE_SUFFIXES
+    paths = [str(path) for path in find_images(_expand(inputs), suffixes)]
+    if paths and not any(map(os.path.lexists, paths)):
+        raise click.UsageError(f"{paths[0]}: there is no such file" + (" (nor the others)" if len(paths) > 1 else ""))
+    return paths
 
-    return find_images(named(), IMAGE_SUFFIXES | VIDEO_SUFFIXES if videos else IMAGE_SUFFIXES)
+
+def _expand(inputs: tuple[str, ...]) -> Iterator[str]:
+    for name in inputs:
+        if name == "-":
+            yield from (line.rstrip("\r\n") for line in sys.stdin if line.strip())
+        else:
+            yield name

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import json
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
+from pathlib import Path
 from typing import TypeVar
 
 from PIL import Image
@@ -23,6 +25,9 @@ Item = TypeVar("Item")
 
 SAMPLE = 300
 """Number of pictures a pack is calibrated on: half a minute with the writer, and 1,200 captions for six numbers."""
+
+SHOWN = 10
+"""Number of items of each kind of trouble in a summary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,27 @@ class FitReport:
             yield {"kind": "repeated picture", "image": name, "same_as": first}
         for name, caption in self.repeated_pairs:
             yield {"kind": "repeated pair", "image": name, "caption": caption}
+
+    def write(self, path: Path) -> None:
+        """Write everything that was wrong to a file, one json object a line."""
+        lines = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in self.lines())
+        path.write_text(lines, encoding="utf-8")
+
+    def summary(self, rest: str) -> Iterator[str]:
+        """Yield lines for a reader: the first of each kind of trouble; ``rest`` says where the others are."""
+        kinds = {
+            "broken": [str(error) for error in self.broken],
+            "repeated pictures, whose new captions are used": [
+                f"{name} is the same as {first}" for name, first in self.repeated_pictures
+            ],
+            "repeated pairs, left out": [f"{name}: {caption}" for name, caption in self.repeated_pairs],
+        }
+        for title, items in kinds.items():
+            if items:
+                yield f"{len(items):,} {title}:"
+                yield from (f"  {item}" for item in items[:SHOWN])
+            if len(items) > SHOWN:
+                yield f"  ... and {len(items) - SHOWN:,} more; {rest}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,8 +51,19 @@ def load_language_model(spec: str, *, device: str = "cpu", threads: int | None =
         from recap.language.ct2 import CTranslate2Model
 
         return CTranslate2Model(_absolute(rest), device=device, threads=threads)
+    raise _unknown(spec)
+
+
+def check_language_model(spec: str) -> None:
+    """Raise ``InputError`` unless ``spec`` is a name that ``load_language_model`` knows; nothing is loaded."""
+    kind, _, rest = spec.partition(":")
+    if spec not in ("none", "writer", "smollm2") and not (kind in ("llamacpp", "hf", "ct2") and rest):
+        raise _unknown(spec)
+
+
+def _unknown(spec: str) -> InputError:
     known = ", ".join(info.name for info in list_language_models())
-    raise InputError(f"unknown language model {spec!r}; known: {known}")
+    return InputError(f"unknown language model {spec!r}; known: {known}")
 
 
 def _absolute(source: str) -> str:

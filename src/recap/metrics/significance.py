@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from rich.console import RenderableType
+from rich.table import Table
 
 from recap.errors import InputError, MissingExtraError
 from recap.files import atomic_write
 from recap.metrics.bleu import bleu_of_counts
 from recap.metrics.ngrams import Floats
-from recap.metrics.report import Report
+from recap.metrics.report import Report, csv_text, number, shown
 from recap.metrics.statistics import MetricResult, bootstrap_sums
 
 if TYPE_CHECKING:
@@ -159,3 +163,53 @@ def _interval(samples: Floats) -> tuple[float, float]:
 def _p_value(samples: Floats) -> float:
     below, above = np.count_nonzero(samples <= 0), np.count_nonzero(samples >= 0)
     return float(min(1.0, 2 * (min(below, above) + 1) / (len(samples) + 1)))
+
+
+def in_common(systems: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+    """Return the captions of images that every system has, in the order of the first."""
+    shared = [image for image in systems[0] if all(image in system for system in systems)]
+    if not shared:
+        raise InputError("the two files of candidates have no image in common")
+    left_out = max(len(system) for system in systems) - len(shared)
+    if left_out:
+        warnings.warn(f"{left_out} images are in one file of candidates only and are left out", stacklevel=2)
+    return [{image: system[image] for image in shared} for system in systems]
+
+
+def comparisons_csv(comparisons: Sequence[Comparison]) -> str:
+    """Return comparisons as csv."""
+    header = ["metric", "value", "other", "difference", "low", "high", "p_value"]
+    rows = [(c.metric, c.value, c.other, c.difference, *c.interval, c.p_value) for c in comparisons]
+    return csv_text(header, rows)
+
+
+def reports_json(reports: Sequence[Report], comparisons: Sequence[Comparison], *, per_image: bool = False) -> str:
+    """Return a report as json, with the other one and the comparison where there is one."""
+    values = reports[0].as_dict(per_image=per_image)
+    if comparisons:
+        values["other"] = reports[1].as_dict(per_image=per_image)
+        values["comparison"] = [
+            {
+                "metric": item.metric,
+                "difference": number(item.difference),
+                "interval": [number(bound) for bound in item.interval],
+                "p_value": number(item.p_value),
+            }
+            for item in comparisons
+        ]
+    return json.dumps(values, ensure_ascii=False, allow_nan=False, indent=2)
+
+
+def comparisons_table(comparisons: Sequence[Comparison]) -> list[RenderableType]:
+    """Return what ``rich.print`` shows of comparisons: nothing if there are none."""
+    if not comparisons:
+        return []
+    title = "first minus other, 95 % interval and p-value of a paired bootstrap"
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for column in ("metric", "first", "other", "difference", "interval", "p"):
+        table.add_column(column, justify="left" if column == "metric" else "right")
+    for item in comparisons:
+        interval = " to ".join(shown(bound) for bound in item.interval)
+        figures = (shown(item.value), shown(item.other), shown(item.difference), interval, shown(item.p_value))
+        table.add_row(item.metric, *figures)
+    return ["", table]

@@ -6,6 +6,7 @@ killed leaves the captions as they were before or as they should be after. The c
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,8 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from recap.alignment import LinearAlignment
-from recap.datasets import Sentence
+from recap.assets import cache_dir
+from recap.datasets import Sentence, read_sentences
 from recap.datastore import Datastore, DatastoreView, DiskStore, MutableStore
+from recap.datastore.base import Ids
 from recap.datastore.index import index_arguments
 from recap.datastore.manifest import DISK
 from recap.datastore.view import MILVUS
@@ -113,6 +116,45 @@ def add(
     return len(new)
 
 
+def add_file(
+    folder: Path, captions: str, *, source: str = "", synthetic: bool = False, progress: bool = False
+) -> tuple[int, int]:
+    """Add the captions of a file, or of standard input for ``-``; return how many were new, and how many were not.
+
+    The source is the file's name unless it is given or the file says.
+    """
+    sentences = read_sentences(captions)
+    encoder = pack.read_encoder(folder, cache=cache_dir() / "vectors.sqlite")
+    named = source or ("" if captions == "-" else Path(captions).stem)
+    count = add(folder, sentences, encoder.text, source=named, synthetic=synthetic, progress=progress)
+    return count, len(sentences) - count
+
+
+def select(
+    folder: Path,
+    *,
+    ids: Sequence[int] = (),
+    source: Sequence[str] = (),
+    image: Sequence[str] = (),
+    match: re.Pattern[str] | None = None,
+    synthetic: bool | None = None,
+) -> tuple[MutableStore | DatastoreView, Ids]:
+    """Return the datastore of a pack and the ids of the captions that fit all filters; an unknown id is an error."""
+    store = pack.read_datastore(folder)
+    fitting = store.find(source=source or None, synthetic=synthetic, image_ids=image or None, matching=match)
+    if ids:
+        store.rows(ids)
+        fitting = fitting[np.isin(fitting, ids)]
+    return store, fitting
+
+
+def remove_selected(folder: Path, *, compact: bool = False, **which: Any) -> int:
+    """Remove the captions that fit all filters of ``select``, and return how many."""
+    # between finding captions and removing them nobody may change what their ids mean
+    with pack.changing(folder):
+        return remove(folder, select(folder, **which)[1], compact=compact)
+
+
 def remove(folder: Path, ids: npt.ArrayLike, *, compact: bool = False) -> int:
     """Remove captions by id from the pack in a folder, and return how many."""
     with changing(folder, compact=compact) as store:
@@ -129,17 +171,20 @@ def dedupe(folder: Path, *, cosine: float | None = None, compact: bool = False) 
         return store.deduplicate(cosine)
 
 
-def move(folder: Path, where: str) -> None:
+def move(folder: Path, where: str) -> tuple[MutableStore | DatastoreView, str | None]:
     """Keep the captions of the pack in a folder elsewhere, or search them in another way.
 
     ``where`` is a kind of index in memory (flat, half, approximate), ``disk``, or the address of a database such as
     ``milvus:./captions.db``. They keep their ids. What was in the pack goes; what was in a database stays there.
     Meanwhile no other process can change captions that are in the pack. After a crash they are where they were, and
     the same command starts anew.
+    Returns where they are now, and the address of the database they were in, if they were in one.
     """
     check_place(where)
+    before = pack.read_config(folder).get("datastore")
     with pack.changing(folder):
         _move(folder, where)
+    return pack.read_datastore(folder), before
 
 
 def _move(folder: Path, where: str) -> None:

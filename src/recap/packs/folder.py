@@ -69,8 +69,11 @@ class PackContents:
     calibration: Calibration | None
 
 
-def check_target(folder: Path) -> None:
-    """Raise unless a pack may be written to ``folder``: it is not there, is empty, or holds a pack and nothing else."""
+def check_target(folder: Path, *, replace: bool = True) -> None:
+    """Raise unless a pack may be written to ``folder``: it is not there, is empty, or holds a pack and nothing else.
+
+    Without ``replace`` it must not hold a pack either.
+    """
     if not folder.exists():
         return
     if not folder.is_dir():
@@ -82,6 +85,8 @@ def check_target(folder: Path) -> None:
         raise PackError(f"{folder} holds other things than a pack, such as {foreign[0]}; give an empty or a new folder")
     if there:
         read_config(folder)
+        if not replace:
+            raise PackError(f"{folder} holds a pack: --force replaces it, and --update {folder} adds to it")
 
 
 def save(captioner: ReCap, folder: Path, **facts: Any) -> None:
@@ -137,14 +142,21 @@ def find(
         from recap.packs.builtin import builtin_pack
 
         return builtin_pack(progress=progress)
+    check_name(name)
     folder = Path(name)
     if folder.is_dir():
         return folder
-    if isinstance(name, Path) or name.startswith((".", "/", "~")) or name.count("/") != 1:
-        raise PackError(f"{name}: no such folder. A pack is a folder, {BUILTIN}, or OWNER/NAME on the hub")
     from recap.assets import hub_folder
 
     return hub_folder(str(name), revision=revision, token=token)
+
+
+def check_name(name: str | Path) -> None:
+    """Raise ``PackError`` unless a name can be one of a pack; whether the hub has it is not asked."""
+    if name == BUILTIN or Path(name).is_dir():
+        return
+    if isinstance(name, Path) or name.startswith((".", "/", "~")) or name.count("/") != 1:
+        raise PackError(f"{name}: no such folder. A pack is a folder, {BUILTIN}, or OWNER/NAME on the hub")
 
 
 def new_generation() -> str:
@@ -246,6 +258,16 @@ def read_own_datastore(folder: Path) -> MutableStore:
     if not isinstance(store, MutableStore):
         raise PackError(f"{folder}: its captions are in several collections, which are changed one by one")
     return store
+
+
+def read_statistics(name: str) -> tuple[str, PairStatistics]:
+    """Return the encoder's name and the statistics of a pack, without its datastore."""
+    if name == BUILTIN:
+        from recap.packs.builtin import packaged_file
+
+        return name, PairStatistics.load(packaged_file(STATISTICS))  # it is named like its encoder
+    folder = find(name, progress=True)
+    return read_config(folder)["encoder"], PairStatistics.load(folder / STATISTICS)
 
 
 def read_settings(config: dict[str, Any], folder: Path) -> Settings:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 
 from recap.alignment import LinearAlignment
 from recap.captioner import ReCap
 from recap.datastore import Datastore, MutableStore
 from recap.datastore.base import require_same_encoder
 from recap.errors import InputError, RecapWarning
+from recap.packs import folder
 from recap.packs.card import About
 from recap.packs.register import Pictures
 
@@ -50,6 +52,17 @@ def merge(packs: Sequence[ReCap], *, method: str | None = None) -> ReCap:
     )
     merged.pictures = pictures
     merged.about = _about([captioner.about for captioner in packs])
+    return merged
+
+
+def merge_packs(names: Sequence[str], out: Path, *, method: str | None = None) -> ReCap:
+    """Merge packs by name and write the result to a folder, which may hold one of them."""
+    folder.check_target(out)
+    with folder.changing(out):
+        first = ReCap.from_pretrained(names[0], progress=True)
+        others = [ReCap.from_pretrained(name, language_model="none", progress=True) for name in names[1:]]
+        merged = merge([first, *others], method=method)
+        merged.save_pretrained(out)
     return merged
 
 

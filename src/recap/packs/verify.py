@@ -223,3 +223,66 @@ def _same_encoders(path: Path, config: dict[str, Any], image: str, text: str) ->
     for side, found in (("image", image), ("text", text)):
         if found and found != config[f"{side}_fingerprint"]:
             raise PackError(f"{path} was made with another {side} encoder than {pack.CONFIG} says")
+
+
+def check_upload(folder: Path) -> None:
+    """Raise ``PackError`` unless the pack in a folder passes every check, and may be uploaded."""
+    for check in verify(folder):
+        if check.problem:
+            raise PackError(f"not uploaded: {check.problem}")
+
+
+def describe(name: str) -> dict[str, Any]:
+    """Return the facts about a pack as plain values; nothing heavy is loaded."""
+    folder = pack.find(name, progress=True)
+    store = pack.read_datastore(folder)
+    facts, pictures, config = pack.read_facts(folder, store), Pictures.load(folder), pack.read_config(folder)
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return {
+        "folder": str(folder),
+        "made by recap": config.get("recap_version", ""),
+        "encoder": facts.encoder,
+        "map": facts.method,
+        "pairs": facts.pairs,
+        "pictures": None if pictures is None else len(pictures),
+        "image vectors kept": pictures is not None and pictures.vectors is not None,
+        "captions": len(store),
+        "datastore": store.facts(),
+        "sources": dict(facts.sources),
+        "language": facts.settings.language,
+        "language model": facts.language_model,
+        "confidence": "fitted" if name == pack.BUILTIN or (folder / pack.CONFIDENCE).exists() else "not fitted",
+        "settings": {
+            "k": facts.settings.k,
+            "pool": facts.settings.pool,
+            "selection": facts.settings.selection or "what suits the language model",
+            "candidates": facts.settings.candidates,
+            "temperature": facts.settings.decoding.temperature,
+            "samples": facts.settings.decoding.samples,
+        },
+        "description": facts.about.description,
+        "author": facts.about.author,
+        "licence": facts.about.licence,
+        "numbers": facts.about.numbers,
+        "megabytes": round(size / 1e6, 1),
+    }
+
+
+def format_facts(facts: dict[str, Any]) -> Iterator[str]:
+    """Yield the facts of ``describe`` as lines for a reader."""
+    for key, value in facts.items():
+        if isinstance(value, dict):
+            yield f"{key}:{'' if value else ' none'}"
+            yield from (f"  {inner or 'unnamed'}: {_format(figure)}" for inner, figure in value.items())
+        else:
+            yield f"{key}: {_format(value)}"
+
+
+def _format(value: Any) -> str:
+    if value is None or value == "":
+        return "not known"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.1f}".removesuffix(".0") if isinstance(value, float) else str(value)

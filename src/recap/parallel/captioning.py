@@ -17,15 +17,15 @@ from tqdm import tqdm
 from recap.batch.formats import Sink
 from recap.batch.journal import Journal
 from recap.batch.pipeline import CaptionFile, Item, Pipeline
-from recap.batch.run import BatchRun, Summary
+from recap.batch.run import BatchRun, Summary, caption_files
 from recap.datasets.archives import TAR_SUFFIXES
 from recap.datastore.collection import Address
 from recap.datastore.view import MILVUS
 from recap.errors import ImageError, InputError
-from recap.packs.folder import CONFIG, read_config
+from recap.packs.folder import BUILTIN, CONFIG, read_config
 from recap.parallel import storage
 from recap.parallel.parts import Part, Record, find_parts, picture_parts
-from recap.parallel.runners import Runner
+from recap.parallel.runners import Runner, runner
 
 if TYPE_CHECKING:
     from recap.captioner import ReCap
@@ -130,6 +130,21 @@ class CaptionInParts:
         run.summary.seconds = time.perf_counter() - started
         run.summary.busy = {"the work of all": run.summary.seconds}
         return run.summary
+
+
+def choose_runner(
+    ray: str | None,
+    elsewhere: Sequence[Part],
+    pack: str,
+    device: str,
+    language_model: str | None,
+    settings: Mapping[str, Any],
+) -> Callable[..., Summary]:
+    """Return what captions: files of this machine here, anything else, or anything with ``ray``, in parts."""
+    if ray is None and not elsewhere:
+        return caption_files
+    place = storage.absolute(pack) if Path(pack).is_dir() and pack != BUILTIN else pack
+    return CaptionInParts(Captioning(place, device, language_model, settings), runner(ray), elsewhere)
 
 
 def split_inputs(inputs: Sequence[str]) -> tuple[tuple[str, ...], list[Part]]:

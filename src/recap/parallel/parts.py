@@ -104,6 +104,12 @@ class Part:
                 yield Record(item.id, captions, item.url, error=item.error)
 
 
+def input_name(source: str, images: str | None = None, splits: Collection[str] = ()) -> str:
+    """Return what an input is known by, for the folder of its vectors and for messages."""
+    where = [f"--images {storage.absolute(images)}"] if images else []
+    return " ".join([storage.absolute(source), *where, *(f"--split {name}" for name in sorted(splits))])
+
+
 def find_parts(
     source: str,
     *,

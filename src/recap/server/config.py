@@ -7,7 +7,9 @@ from pathlib import Path
 
 from recap.errors import InputError
 
-MEBIBYTE = 1 << 20
+MEGABYTE, MEBIBYTE = 1_000_000, 1 << 20
+MIN_KEY = 16
+"""Fewest characters of a key."""
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 """What a browser on the same machine calls a service that listens on loopback."""
 

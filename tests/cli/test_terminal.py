@@ -2,7 +2,7 @@ import io
 
 from rich.console import Console
 
-from recap.cli.explain import print_explanation
+from recap.cli.terminal import print_explanation
 from recap.types import Candidate, Caption, Evidence
 
 EVIDENCE = (
@@ -24,7 +24,7 @@ def test_words_have_the_number_of_the_caption_they_owe_most_to():
     caption = Caption(text, 0.42, EVIDENCE, (Candidate(text, 0.3, 0.42, "lm"),), "cosine", 0.61)
     lines = shown(caption).splitlines()
     assert lines[1].strip() == "a dog¹ on a beach² surfing?"
-    assert "61% sure, aligned cosine 0.42, chosen by cosine" in lines[2]
+    assert "61% sure, aligned cosine 0.42, chosen as the nearest to the picture" in lines[2]
     assert "in none of the retrieved captions: surfing" in lines[3]
     assert lines[4].split() == ["evidence", "0.50", "━━━━━━━━", "1", "the", "dog", "runs", "(coco)"]
     assert lines[6].endswith("2 on a beach  (machine-written)")
