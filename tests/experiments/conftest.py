@@ -1,13 +1,17 @@
-"""A tiny GPT-2 with a tokenizer of its own."""
+"""A tiny data set in the shape of Flickr8k, and a tiny GPT-2 with a tokenizer of its own."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable
-from typing import Any
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
 
 import pytest
+
+from recap.types import Pair
 
 CAPTIONS = [
     "a brown dog runs over the grass.",
@@ -15,6 +19,44 @@ CAPTIONS = [
     "a woman in a red coat rides a bicycle.",
     "a cat sleeps beside the window.",
 ]
+
+SPLITS = {"train": "01", "dev": "2", "test": "2"}
+"""The last digits of the pictures of each split: two of each colour to fit, one to choose and to test with."""
+
+
+class MakeFlickr8k(Protocol):
+    """What ``make_flickr8k`` gives."""
+
+    def __call__(self, home: Path, pairs: Sequence[Pair], splits: Mapping[str, str] = SPLITS) -> Path: ...
+
+
+@pytest.fixture(scope="session")
+def make_flickr8k() -> MakeFlickr8k:
+    """Write pairs as Flickr8k is published into ``home``, and return the folder around it."""
+
+    def make(home: Path, pairs: Sequence[Pair], splits: Mapping[str, str] = SPLITS) -> Path:
+        (home / "images").mkdir(parents=True)
+        for pair in pairs:
+            shutil.copy(str(pair.image), home / "images")
+        lines = [f"{pair.id}#{number}\t{text}\n" for pair in pairs for number, text in enumerate(pair.captions)]
+        (home / "captions.token.txt").write_text("".join(lines))
+        for split, digits in splits.items():
+            names = [pair.id for pair in pairs if Path(pair.id).stem[-1] in digits]
+            (home / f"{split}.txt").write_text("\n".join(names))
+        return home.parent
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory, make_flickr8k: MakeFlickr8k, pairs: list[Pair]) -> Path:
+    """A folder of data sets with ``flickr8k`` alone. Nobody writes into it."""
+    return make_flickr8k(tmp_path_factory.mktemp("data") / "flickr8k", pairs)
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RECAP_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture(scope="session")

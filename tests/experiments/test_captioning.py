@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,30 +21,9 @@ from recap.language.writer import WriterModel
 from recap.metrics import bleu, cider_d, evaluate
 from recap.metrics.statistics import MetricResult
 from recap.settings import Settings
-from recap.types import Pair
 
+pytestmark = pytest.mark.usefixtures("own_cache")
 METRICS = "bleu-1,bleu-4,rouge-l,cider-d,clip-s,aclip-s,refaclip-s,mid"
-SPLITS = {"train": (0, 1), "dev": (), "test": (2,)}
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory, pairs: list[Pair]) -> Path:
-    """Two pictures of each colour to fit, one to test."""
-    home = tmp_path_factory.mktemp("data") / "flickr8k"
-    (home / "images").mkdir(parents=True)
-    for pair in pairs:
-        shutil.copy(str(pair.image), home / "images")
-    lines = [f"{pair.id}#{number}\t{text}\n" for pair in pairs for number, text in enumerate(pair.captions)]
-    (home / "captions.token.txt").write_text("".join(lines))
-    for split, numbers in SPLITS.items():
-        names = [pair.id for pair in pairs if int(Path(pair.id).stem[-1]) in numbers]
-        (home / f"{split}.txt").write_text("\n".join(names))
-    return home.parent
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RECAP_CACHE", str(tmp_path / "cache"))
 
 
 def make_setup(data: Path, encoder: Path, model: str = "none", **options: str) -> Setup:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from itertools import count
 from pathlib import Path
@@ -21,29 +20,10 @@ from recap.experiments import Setup
 from recap.experiments.captioning import read_results
 from recap.experiments.data import Bench
 from recap.experiments.efficiency import clock_of, measured_recap
-from recap.types import Pair
+
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 COLOURS = ("red", "green", "blue", "yellow", "purple", "cyan")
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory, pairs: list[Pair]) -> Path:
-    """Two pictures of each colour to fit, one to judge with."""
-    home = tmp_path_factory.mktemp("data") / "flickr8k"
-    (home / "images").mkdir(parents=True)
-    for pair in pairs:
-        shutil.copy(str(pair.image), home / "images")
-    lines = [f"{pair.id}#{number}\t{text}\n" for pair in pairs for number, text in enumerate(pair.captions)]
-    (home / "captions.token.txt").write_text("".join(lines))
-    for split, numbers in {"train": (0, 1), "dev": (2,), "test": (2,)}.items():
-        names = [pair.id for pair in pairs if int(Path(pair.id).stem[-1]) in numbers]
-        (home / f"{split}.txt").write_text("\n".join(names))
-    return home.parent
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RECAP_CACHE", str(tmp_path / "cache"))
 
 
 def run(data: Path, encoder: Path, *options: str, out: Path | None = None) -> Result:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,9 +29,9 @@ from recap.language.writer import WriterModel
 from recap.metrics import aclip_s, cider_d
 from recap.types import Draft, Pair, Prompt
 
+pytestmark = pytest.mark.usefixtures("own_cache")
 COLOURS = ("red", "green", "blue", "yellow", "purple", "cyan")
 
-SPLITS = {"train": (0, 1), "dev": (2,), "test": (2,)}
 CHEAP = ("--option", "metrics=cider-d,aclip-s,refaclip-s")
 """All that needs no parser."""
 ELSEWHERE = ("this is {}", "the {} is this", "is this painted {}")
@@ -39,19 +39,10 @@ ELSEWHERE = ("this is {}", "the {} is this", "is this painted {}")
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory, pairs: list[Pair]) -> Path:
-    """Two pictures of each colour to fit, one to test; and a data set whose people call each colour by the next one."""
-    folder = tmp_path_factory.mktemp("data")
-    for name in ("flickr8k", "flickr30k"):
-        (folder / name / "images").mkdir(parents=True)
-        for pair in pairs:
-            shutil.copy(str(pair.image), folder / name / "images")
-    home = folder / "flickr8k"
-    lines = [f"{pair.id}#{number}\t{text}\n" for pair in pairs for number, text in enumerate(pair.captions)]
-    (home / "captions.token.txt").write_text("".join(lines))
-    for split, numbers in SPLITS.items():
-        names = [pair.id for pair in pairs if int(Path(pair.id).stem[-1]) in numbers]
-        (home / f"{split}.txt").write_text("\n".join(names))
+def data(tmp_path_factory: pytest.TempPathFactory, make_flickr8k: Callable[..., Path], pairs: list[Pair]) -> Path:
+    """Beside Flickr8k, a data set whose people call each colour by the next one."""
+    folder = make_flickr8k(tmp_path_factory.mktemp("data") / "flickr8k", pairs)
+    shutil.copytree(folder / "flickr8k" / "images", folder / "flickr30k" / "images")
     images = []
     for pair in pairs:
         colour = Path(pair.id).stem[:-1]
@@ -60,11 +51,6 @@ def data(tmp_path_factory: pytest.TempPathFactory, pairs: list[Pair]) -> Path:
         images.append({"filename": pair.id, "split": "train", "sentences": sentences})
     (folder / "flickr30k" / "dataset_flickr30k.json").write_text(json.dumps({"images": images}))
     return folder
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RECAP_CACHE", str(tmp_path / "cache"))
 
 
 def run(*arguments: object) -> Result:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,22 +19,11 @@ pytest.importorskip("matplotlib")
 
 
 @pytest.fixture
-def data(tmp_path: Path, pairs: list[Pair], monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two pictures of each colour to fit; of those to test, every other one has one reference, which is long."""
-    monkeypatch.setenv("RECAP_CACHE", str(tmp_path / "cache"))
-    home = tmp_path / "data" / "flickr8k"
-    (home / "images").mkdir(parents=True)
-    lines = []
-    for number, pair in enumerate(pairs):
-        shutil.copy(str(pair.image), home / "images")
-        is_test = pair.id.endswith("2.png")
-        texts = pair.captions[-1:] if is_test and number % 2 else pair.captions
-        lines += [f"{pair.id}#{place}\t{text}\n" for place, text in enumerate(texts)]
-    (home / "captions.token.txt").write_text("".join(lines))
-    names = [pair.id for pair in pairs]
-    (home / "train.txt").write_text("\n".join(name for name in names if not name.endswith("2.png")))
-    (home / "test.txt").write_text("\n".join(name for name in names if name.endswith("2.png")))
-    return home.parent
+def data(tmp_path: Path, own_cache: None, make_flickr8k: Callable[..., Path], pairs: list[Pair]) -> Path:
+    """Of the pictures to test, every other one has one reference, which is long."""
+    short = [pair.id for pair in pairs[1::2] if pair.id.endswith("2.png")]
+    uneven = [replace(pair, captions=pair.captions[-1:]) if pair.id in short else pair for pair in pairs]
+    return make_flickr8k(tmp_path / "data" / "flickr8k", uneven)
 
 
 def test_metrics_are_correlated_over_pictures(data: Path, encoder_folder: Path) -> None:

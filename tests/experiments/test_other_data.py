@@ -14,12 +14,8 @@ from recap.experiments import Setup, run_experiment, write_outcome
 from recap.experiments.data import Bench
 from recap.types import Pair
 
+pytestmark = pytest.mark.usefixtures("own_cache")
 EACH = ("0", "1", "2")
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RECAP_CACHE", str(tmp_path / "cache"))
 
 
 def of_split(pairs: Sequence[Pair], number: str) -> list[Pair]:

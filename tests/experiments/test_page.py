@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -24,14 +26,12 @@ from recap.types import Pair
 
 
 @pytest.fixture
-def data(tmp_path: Path, pairs: list[Pair], encoder_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("RECAP_CACHE", str(tmp_path / "cache"))
+def data(
+    tmp_path: Path, own_cache: None, make_flickr8k: Callable[..., Path], pairs: list[Pair], encoder_folder: Path
+) -> Path:
     home = tmp_path / "data" / "flickr8k"
-    home.mkdir(parents=True)
-    lines = [f"{pair.id}#{number}\t{text}\n" for pair in pairs for number, text in enumerate(pair.captions)]
-    (home / "captions.token.txt").write_text("".join(lines))
-    for split, numbers in {"train": "01", "dev": "2", "test": "2"}.items():
-        (home / f"{split}.txt").write_text("\n".join(p.id for p in pairs if Path(p.id).stem[-1] in numbers))
+    make_flickr8k(home, pairs)
+    shutil.rmtree(home / "images")
     encoder = load_encoder(f"onnx:{encoder_folder}")
     known = pairs[:-1]  # one test picture has no vector
     vectors = encoder.encode_images([pair.image for pair in known])

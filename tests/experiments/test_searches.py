@@ -23,7 +23,7 @@ from recap.types import Draft, Pair, Prompt
 
 pytest.importorskip("matplotlib")
 
-SPLITS = ("train", "dev", "test")
+SPLITS = {"train": "0", "dev": "1", "test": "2"}
 CHEAP = {"metrics": "bleu-1,cider-d,aclip-s,refaclip-s"}
 """All that needs no parser."""
 
@@ -31,18 +31,10 @@ Run = Callable[..., Outcome]
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory, pairs: list[Pair]) -> Path:
+def data(tmp_path_factory: pytest.TempPathFactory, make_flickr8k: Callable[..., Path], pairs: list[Pair]) -> Path:
     """One picture of each colour in each split, and the same under another name as more captions."""
-    folder = tmp_path_factory.mktemp("data")
-    for name in ("flickr8k", "flickr30k"):
-        (folder / name / "images").mkdir(parents=True)
-        for pair in pairs:
-            shutil.copy(str(pair.image), folder / name / "images")
-    lines = [f"{pair.id}#{number}\t{text}\n" for pair in pairs for number, text in enumerate(pair.captions)]
-    (folder / "flickr8k" / "captions.token.txt").write_text("".join(lines))
-    for number, split in enumerate(SPLITS):
-        names = [pair.id for pair in pairs if Path(pair.id).stem.endswith(str(number))]
-        (folder / "flickr8k" / f"{split}.txt").write_text("\n".join(names))
+    folder = make_flickr8k(tmp_path_factory.mktemp("data") / "flickr8k", pairs, SPLITS)
+    shutil.copytree(folder / "flickr8k" / "images", folder / "flickr30k" / "images")
     images = [{"filename": p.id, "split": "train", "sentences": [{"raw": t} for t in p.captions]} for p in pairs]
     (folder / "flickr30k" / "dataset_flickr30k.json").write_text(json.dumps({"images": images}))
     (folder / "narratives").mkdir()
@@ -56,9 +48,7 @@ def data(tmp_path_factory: pytest.TempPathFactory, pairs: list[Pair]) -> Path:
 
 
 @pytest.fixture
-def run(data: Path, encoder_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setenv("RECAP_CACHE", str(tmp_path / "cache"))
-
+def run(data: Path, encoder_folder: Path, own_cache: None) -> Run:
     def run(name: str, model: str | None = None, **options: str) -> Outcome:
         setup = Setup(data, encoder=f"onnx:{encoder_folder}", language_model=model, options={**CHEAP, **options})
         return run_experiment(name, setup)
