@@ -15,7 +15,7 @@ from recap.encoders import load_encoder
 from recap.encoders.base import Encoder
 from recap.encoders.openclip import canonical, load_model, preprocessing_of, split_name
 from recap.encoders.registry import OPENAI_CLIP, SIGLIP, list_encoders
-from recap.errors import InputError, OfflineError
+from recap.errors import AssetError, InputError, OfflineError
 
 MakePicture = Callable[..., Image.Image]
 TINY = {
@@ -171,40 +171,30 @@ def test_fingerprint_follows_the_weights_and_the_activation(
     assert quick.image.fingerprint != encoder.image.fingerprint
 
 
-@pytest.mark.parametrize("tag", ["openai", "metaclip_400m"])
-def test_weights_that_need_quick_gelu_get_it(open_clip: Any, tag: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything up to the download is open_clip's own."""
-    asked = {}
-
-    def create_model(name: str, **options: Any) -> None:
-        asked.update(options, name=name)
-        raise RuntimeError("Failed to download weights for tag")
-
-    monkeypatch.setattr(open_clip, "create_model", create_model)
-    with pytest.raises(OfflineError, match="ViT-B/32"):
-        load_model(f"ViT-B/32/{tag}")
-    assert asked["name"] == "ViT-B-32"
-    assert asked["force_quick_gelu"] is True
-    with pytest.raises(OfflineError):
-        load_model("ViT-B-32/laion2b_s34b_b79k")
-    assert asked["force_quick_gelu"] is False
+@pytest.mark.parametrize(("tag", "activation"), [("openai", "QuickGELU"), ("laion2b_s34b_b79k", "GELU")])
+def test_weights_that_need_quick_gelu_get_it(
+    open_clip: Any, checkpoint: Path, tag: str, activation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tiny model in the place of ViT-B-32: what open_clip says of the tags holds, but for where they are."""
+    said = open_clip.get_pretrained_cfg("ViT-B-32", tag)
+    address = {**said, "url": checkpoint.as_uri(), "hf_hub": ""}
+    monkeypatch.setitem(open_clip.pretrained._PRETRAINED, "recap-tiny", {tag: address})
+    monkeypatch.setenv("HOME", str(tmp_path))
+    model = load_model(f"recap-tiny/{tag}").model
+    assert type(model.visual.transformer.resblocks[0].mlp.gelu).__name__ == activation
+    address["url"] = (tmp_path / "gone.pt").as_uri()
+    with pytest.raises(OfflineError, match=f"recap-tiny/{tag}: the weights or the tokenizer are not on this machine"):
+        load_model(f"recap-tiny/{tag}")
 
 
 def test_a_local_siglip_checkpoint_is_prepared_as_siglip(
-    open_clip: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_clip: Any, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = {}
-
-    def create_model(name: str, **options: Any) -> None:
-        asked.update(options)
-        raise RuntimeError("stop here")
-
-    monkeypatch.setattr(open_clip, "create_model", create_model)
-    (tmp_path / "siglip.pt").write_bytes(b"")
-    with pytest.raises(Exception, match="stop here"):
-        load_model(f"ViT-B-16-SigLIP/{tmp_path / 'siglip.pt'}")
-    assert asked["force_preprocess_cfg"]["resize_mode"] == "squash"
-    assert tuple(asked["force_preprocess_cfg"]["mean"]) == (0.5, 0.5, 0.5)
+    """The tiny model in the place of SigLIP: a checkpoint says nothing, and the published tags agree."""
+    tags = open_clip.pretrained._PRETRAINED["ViT-B-16-SigLIP"]
+    monkeypatch.setitem(open_clip.pretrained._PRETRAINED, "recap-tiny", tags)
+    prepared = preprocessing_of(load_model(f"recap-tiny/{checkpoint}").model)
+    assert (prepared.resize, prepared.mean, prepared.std) == ("squash", (0.5,) * 3, (0.5,) * 3)
 
 
 KNOWN = ["RN50", "ViT-B-32", "ViT-B-32-quickgelu", "ViT-L-14", "ViT-L-14-336"]
@@ -245,7 +235,7 @@ def test_weights_and_devices_that_do_not_exist(checkpoint: Path, tmp_path: Path)
         with pytest.raises(InputError, match="cuda"):
             load_encoder(f"open_clip:recap-tiny/{checkpoint}", device="cuda")
     (tmp_path / "bad.pt").write_bytes(b"no checkpoint")
-    with pytest.raises(Exception, match=r"bad\.pt.*could not be loaded"):
+    with pytest.raises(AssetError, match=r"bad\.pt.*could not be loaded"):
         load_encoder(f"open_clip:recap-tiny/{tmp_path / 'bad.pt'}")
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from recap import ReCap
-from recap.errors import EncoderMismatchError, PackError
+from recap.errors import DiskFullError, EncoderMismatchError, OfflineError, PackError
 from recap.packs import folder as pack
 from recap.types import Pair
 
@@ -66,7 +66,7 @@ def test_a_failed_save_leaves_the_old_pack(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(pack, "card", full)
-    with pytest.raises(Exception, match=r"[Ss]pace"):
+    with pytest.raises(DiskFullError, match=f"no room left on the disk to write {folder}"):
         captioner.save_pretrained(folder)
     assert ReCap.from_pretrained(folder).caption(new_pictures["red"]) == before
     assert {path.name for path in folder.parent.iterdir()} == {"pack", ".pack.lock"}
@@ -113,5 +113,5 @@ def test_hub_names_and_folders_are_told_apart(tmp_path: Path, monkeypatch: pytes
         ReCap.from_pretrained("my-pack")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HOME", str(tmp_path))
-    with pytest.raises(Exception, match="someone/some-pack"):
+    with pytest.raises(OfflineError, match="someone/some-pack"):
         ReCap.from_pretrained("someone/some-pack")

@@ -84,7 +84,13 @@ def test_an_address_where_nobody_answers(address: str):
 
 
 @pytest.mark.parametrize("address", ["auto", "local", ""])
-def test_an_address_without_a_host_is_left_to_ray(address: str):
+def test_an_address_without_a_host_is_left_to_ray(address: str, monkeypatch: pytest.MonkeyPatch):
+    def refuse(*_: object) -> None:
+        raise OSError("nobody was to be asked")
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    with pytest.raises(InputError, match="nobody was to be asked"):
+        check_reachable("127.0.0.1:6379")
     check_reachable(address)
 
 
