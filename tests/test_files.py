@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from recap.errors import DiskFullError, InputError
-from recap.files import Steps, atomic_folder, atomic_write, exclusive, write_json
+from recap.files import Steps, atomic_folder, atomic_write, exclusive, write_json, writing_to
 
 
 def names(folder):
@@ -57,6 +57,21 @@ def test_a_full_disk_has_its_own_error(tmp_path, monkeypatch):
     with pytest.raises(DiskFullError, match=r"a\.bin"), atomic_write(tmp_path / "a.bin") as file:
         file.write(b"x")
     assert names(tmp_path) == []
+
+
+def test_a_full_disk_names_what_the_caller_knows(tmp_path):
+    with (
+        pytest.raises(DiskFullError, match=r"write \S+/pack; free"),
+        atomic_folder(tmp_path / "pack") as folder,
+        atomic_write(folder / "a.bin"),
+        Path("/dev/full").open("wb", buffering=0) as file,
+    ):
+        file.write(b"x")
+    assert names(tmp_path) == []
+    with pytest.raises(OSError, match=r"Bad file descriptor: .*a\.bin"), writing_to(tmp_path / "a.bin"):
+        os.fsync(1_000_000)
+    with pytest.raises(FileNotFoundError, match=r"gone"), writing_to(tmp_path / "a.bin"):
+        (tmp_path / "gone").open()
 
 
 def test_json_is_readable_and_refuses_nan(tmp_path):

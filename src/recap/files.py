@@ -47,7 +47,7 @@ def atomic_write(path: str | Path, *, follow: bool = True) -> Iterator[BinaryIO]
     """
     target = Path(os.path.realpath(path)) if follow else Path(os.path.realpath(Path(path).parent), Path(path).name)
     temporary = _temporary_beside(target)
-    with _explained(target):
+    with writing_to(target):
         try:
             with temporary.open("xb") as file:
                 yield file
@@ -101,7 +101,7 @@ def _checksum(values: dict[str, Any]) -> str:
 
 def link_or_copy(source: Path, target: Path) -> None:
     """Give a file that nobody will write to a second name, or copy it where the file system cannot do that."""
-    with _explained(target):
+    with writing_to(target):
         try:
             os.link(source, target)
         except OSError:
@@ -118,7 +118,7 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
     """
     target = Path(os.path.realpath(path))
     temporary = _temporary_beside(target)
-    with _explained(target):
+    with writing_to(target):
         try:
             temporary.mkdir(parents=True)
             yield temporary
@@ -172,12 +172,15 @@ def _temporary_beside(target: Path) -> Path:
 
 
 @contextmanager
-def _explained(target: Path) -> Iterator[None]:
+def writing_to(target: Path) -> Iterator[None]:
+    """Let errors of writing name the file that the caller knows; those of a full disk say so."""
     try:
         yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    except (OSError, DiskFullError) as error:
+        if isinstance(error, DiskFullError) or error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFullError(f"no room left on the disk to write {target}; free some space and try again") from error
+        if error.errno and error.filename is None:
+            error.filename = str(target)
         raise
 
 

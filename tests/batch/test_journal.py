@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from recap.batch import FailureList, FileFacts, Record, open_journal, provenance
 from recap.captioner import ReCap
-from recap.errors import InputError
+from recap.errors import DiskFullError, InputError
 from recap.types import Pair
 
 MADE_BY = {"recap": "1", "pack": "p", "encoder": "e", "language_model": "none", "settings": "abc"}
@@ -183,3 +183,14 @@ def test_everything_decisive_is_in_the_hash(
     hashes = [provenance(other, "mine")["settings"] for other in (captioner, *others)]
     hashes.append(provenance(captioner, "mine", min_confidence=0.5)["settings"])
     assert len(set(hashes)) == len(hashes)
+
+
+def test_a_full_disk_names_the_file(tmp_path: Path):
+    failures = FailureList(tmp_path / "errors.jsonl")
+    with open_journal(tmp_path / "j.jsonl", MADE_BY) as journal, Path("/dev/full").open("r+b", buffering=0) as full:
+        failures._file, journal._file, rest = full, full, journal._file
+        with pytest.raises(DiskFullError, match=r"write \S+j\.jsonl"):
+            journal.append(record("a.jpg"))
+        with pytest.raises(DiskFullError, match=r"write \S+errors\.jsonl"):
+            failures.add("a.jpg", "no picture")
+        journal._file = rest

@@ -173,6 +173,13 @@ def test_a_reader_that_goes_away_is_no_error(pack: Path, new_pictures: dict[str,
     assert process.returncode == 1
 
 
+def test_a_full_disk_is_told():
+    command = [sys.executable, "-m", "recap.cli.main", "info", "--json"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "recap: no room left on the disk to write what is printed\n")
+
+
 def test_foreign_folders_are_refused_before_any_work(pairs_folder: Path, tmp_path: Path):
     (tmp_path / "thesis.txt").write_text("years of work")
     done = recap("fit", pairs_folder, "--out", tmp_path, "--encoder", "magic", code=2)

@@ -25,7 +25,7 @@ from recap import __version__
 from recap.batch.formats import write_records
 from recap.batch.record import Record, json_line
 from recap.errors import InputError
-from recap.files import atomic_write
+from recap.files import atomic_write, writing_to
 from recap.language import model_fingerprint
 
 if TYPE_CHECKING:
@@ -85,8 +85,9 @@ class Journal:
         """Add a line; what was known about this path before no longer holds."""
         line = memoryview(json_line(record.as_dict()))
         written = 0
-        while written < len(line):
-            written += self._file.write(line[written:]) or 0
+        with writing_to(self.path):
+            while written < len(line):
+                written += self._file.write(line[written:]) or 0
         self._note(record, self._end)
         self._lines += 1
         self._end += len(line)
@@ -119,7 +120,8 @@ class Journal:
 
     def sync(self) -> None:
         """Bring all lines to the disk."""
-        os.fsync(self._file.fileno())
+        with writing_to(self.path):
+            os.fsync(self._file.fileno())
         self._synced = time.monotonic()
 
     def finish(self) -> None:
@@ -241,7 +243,8 @@ class FailureList:
         """Add one failure."""
         if self._file is None:
             self._file = self.path.open("ab", buffering=0)
-        self._file.write(json_line({"path": path, "reason": reason}))
+        with writing_to(self.path):
+            self._file.write(json_line({"path": path, "reason": reason}))
 
     def close(self) -> None:
         """Close the file."""

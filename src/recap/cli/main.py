@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 import warnings
 
@@ -72,7 +73,9 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except (RecapError, OSError) as error:
-        click.echo(f"recap: {error}", err=True)
+        # what writes files names them
+        full = getattr(error, "errno", None) == errno.ENOSPC and not getattr(error, "filename", None)
+        click.echo(f"recap: {'no room left on the disk to write what is printed' if full else error}", err=True)
         sys.exit(2)
     sys.exit(code or 0)
 
