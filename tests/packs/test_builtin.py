@@ -1,5 +1,20 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from recap import ReCap
 from recap.alignment import LinearAlignment, PairStatistics
-from recap.packs.builtin import choose_captions, concept_sentences, packaged_file
+from recap.assets import ASSETS, Asset, LocalFile, cache_dir
+from recap.packs.builtin import (
+    CONCEPTS,
+    SOURCE,
+    builtin_pack,
+    choose_captions,
+    concept_sentences,
+    packaged_file,
+)
 from recap.packs.folder import ALIGNMENT, STATISTICS
 
 
@@ -27,3 +42,62 @@ def test_concepts_are_sentences_each_once():
     assert len(sentences) == len(set(sentences)) > 900
     assert all(sentence[0].isupper() and sentence.endswith(".") for sentence in sentences)
     assert "An astronaut in a space suit." in sentences
+
+
+THINGS = ("dog", "train", "pizza", "horse", "kite", "clock", "boat", "sofa", "zebra", "lamp")
+SAYINGS = ("a {} in the morning", "somebody looks at the {}", "the {} is near a wall")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory):
+    """The folder of a built-in pack with 24 of the 30 captions of a small COCO, in a cache of its own."""
+    room = tmp_path_factory.mktemp("builtin")
+    said = [(number, saying.format(thing)) for number, thing in enumerate(THINGS) for saying in SAYINGS]
+    coco = room / "captions_train2014.json"
+    coco.write_text(json.dumps({"annotations": [{"image_id": i, "caption": text} for i, text in said]}))
+    weights = cache_dir()
+    (room / "cache").mkdir()
+    for folder in ("assets", "cut", "verified"):
+        (room / "cache" / folder).symlink_to(weights / folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(ASSETS, "coco-captions-train", Asset("coco-captions-train", LocalFile(coco)))
+        patch.setenv("RECAP_CACHE", str(room / "cache"))
+        yield builtin_pack(captions=24), said
+
+
+def test_the_pack_is_made_of_coco_and_concepts(made: tuple[Path, list[tuple[int, str]]]):
+    folder, said = made
+    captioner = ReCap.from_pretrained(folder)
+    rows = list(captioner.datastore)
+    coco = [(row.image_id, row.text) for row in rows if row.source == SOURCE]
+    assert coco == choose_captions([(str(number), text) for number, text in said], 24)
+    assert [row.text for row in rows if row.source == CONCEPTS] == concept_sentences()
+    assert len(rows) == 24 + len(concept_sentences())
+    packaged = LinearAlignment.load(packaged_file(ALIGNMENT))
+    np.testing.assert_array_equal(captioner.alignment.W_, packaged.W_)
+    assert captioner.language_model.name == "writer"
+    assert [path.name for path in folder.parent.iterdir() if path.suffix != ".lock"] == [folder.name]
+
+
+def test_the_examples_of_the_pack_answer_with_another_caption_of_the_picture(made: tuple[Path, list[tuple[int, str]]]):
+    captioner = ReCap.from_pretrained(made[0])
+    rows = list(captioner.datastore)
+    vectors = captioner.alignment.transform_texts(captioner.encoder.encode_texts([row.text for row in rows]))
+    assert len(captioner.settings.examples) > 1
+    for example in captioner.settings.examples:
+        (answer,) = (row for row in rows if row.text == example.caption)
+        first = next(place for place, row in enumerate(rows) if row.image_id == answer.image_id)
+        others = [place for place, row in enumerate(rows) if row.image_id != answer.image_id]
+        # the store keeps half the digits: near ties may change places
+        cosines = vectors @ vectors[first]
+        least = np.sort(cosines[others])[-len(example.captions)]
+        places = [next(place for place in others if rows[place].text == text) for text in example.captions]
+        assert len(set(places)) == len(places)
+        assert cosines[places].min() > least - 2e-3
+
+
+def test_the_pack_is_made_once(made: tuple[Path, list[tuple[int, str]]]):
+    folder, _ = made
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    assert builtin_pack() == builtin_pack(captions=24) == folder
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
