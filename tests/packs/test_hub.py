@@ -28,6 +28,7 @@ class Hub(BaseHTTPRequestHandler):
 
     files: dict[str, bytes]
     created: list[dict[str, object]]
+    messages: list[str]
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"])).decode()
@@ -42,7 +43,9 @@ class Hub(BaseHTTPRequestHandler):
             self.answer({"files": [{"path": n, "uploadMode": "regular", "shouldIgnore": False} for n in names]})
         elif "/commit/" in path:
             for line in map(json.loads, body.splitlines()):
-                if line["key"] == "file":
+                if line["key"] == "header":
+                    self.messages.append(line["value"]["summary"])
+                elif line["key"] == "file":
                     self.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
                 elif line["key"] == "deletedFile":
                     del self.files[line["value"]["path"]]
@@ -95,7 +98,7 @@ class Hub(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def hub() -> Iterator[tuple[str, type[Hub]]]:
-    handler = type("OneHub", (Hub,), {"files": {}, "created": []})
+    handler = type("OneHub", (Hub,), {"files": {}, "created": [], "messages": []})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -106,10 +109,15 @@ def hub() -> Iterator[tuple[str, type[Hub]]]:
 
 
 def recap(address: str, home: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    return python(address, home, "-m", "recap.cli.main", "pack", *arguments)
+
+
+def python(address: str, home: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run Python in a process of its own: the hub library reads its environment when it is imported."""
     hidden = ("HF_HUB_OFFLINE", "HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy")
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
     environment |= {"HF_ENDPOINT": address, "HF_HOME": str(home), "HF_TOKEN": "hf_none", "NO_PROXY": "127.0.0.1"}
-    command = [sys.executable, "-m", "recap.cli.main", "pack", *map(str, arguments)]
+    command = [sys.executable, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
@@ -147,3 +155,25 @@ def test_a_broken_pack_stays_here(hub: tuple[str, type[Hub]], folder: Path, tmp_
     assert done.returncode == 2
     assert "not uploaded" in done.stderr
     assert not server.created
+
+
+THERE_AND_BACK = """
+import sys
+from recap import ReCap
+captioner = ReCap.from_pretrained(sys.argv[1])
+print(captioner.push_to_hub("ada/walls", private=False, commit_message="Walls"))
+print(ReCap.from_pretrained("ada/walls").caption(sys.argv[2]) == captioner.caption(sys.argv[2]))
+"""
+
+
+def test_a_captioner_goes_up_and_is_loaded_by_name(
+    hub: tuple[str, type[Hub]], folder: Path, tmp_path: Path, new_pictures: dict[str, Path]
+):
+    address, server = hub
+    done = python(address, tmp_path / "home", "-c", THERE_AND_BACK, folder, new_pictures["red"])
+    assert done.stdout.splitlines() == [f"{address}/ada/walls/commit/{COMMIT}", "True"], done.stderr
+    assert server.messages == ["Walls"]
+    (asked,) = server.created
+    assert asked.get("visibility", "public") == "public"
+    assert not asked.get("private")
+    assert json.loads(server.files["config.json"])["format"] == 1
