@@ -26,7 +26,7 @@ import numpy as np
 from recap.captioner import ReCap
 from recap.datasets import read_flickr8k
 from recap.datastore import Datastore
-from recap.parallel.shards import VectorFolder, read_shard
+from recap.fitting.vectors import VectorFolder, read_shard
 
 COMMANDS = 3
 TOLERANCE = 1e-6

@@ -22,9 +22,9 @@ from typing import NamedTuple
 import numpy as np
 
 from recap.alignment import LinearAlignment
-from recap.parallel.fitting import selected, statistics
-from recap.parallel.runners import runner
-from recap.parallel.shards import ROWS, Row, ShardFacts, Space, VectorFolder, shard_facts, write_shard
+from recap.fitting.passes import select_pairs, sum_statistics
+from recap.fitting.vectors import ROWS, Row, ShardFacts, Space, VectorFolder, shard_facts, write_shard
+from recap.parallel.runners import Runner, runner
 from recap.types import Vectors
 
 SHARD = 20 * ROWS
@@ -44,15 +44,15 @@ def main() -> None:
         space = Space("generated", "1" * 64, "2" * 64, arguments.dimension, arguments.dimension)
         facts = generate(work / "all", max(arguments.pairs), space, generator)
         who = runner("local", cpus=arguments.cpus)
-        warm = subset(work / "warm", work / "all", facts[:2], space)
-        statistics(warm, selected(warm, who), who)  # what is loaded at first is not counted
+        warm = subset(work / "warm", work / "all", facts[:2], space, who)
+        sum_statistics(warm, select_pairs(warm))  # what is loaded at first is not counted
         print(f"{'pairs':>10}{'seconds':>10}{'CPU s':>10}{'peak MB':>10}{'error of the map':>20}", flush=True)
         rows = []
         for wanted in sorted(arguments.pairs):
-            part = subset(work / f"first{wanted}", work / "all", facts[: -(-wanted // SHARD)], space)
+            part = subset(work / f"first{wanted}", work / "all", facts[: -(-wanted // SHARD)], space, who)
             with Workers() as workers:
                 started = time.perf_counter()
-                fitted = statistics(part, selected(part, who), who)
+                fitted = sum_statistics(part, select_pairs(part))
                 alignment = LinearAlignment.from_statistics(fitted, "ols")
                 seconds = time.perf_counter() - started
             known = generator.map
@@ -121,14 +121,14 @@ def unit(rows: Vectors) -> Vectors:
     return scaled
 
 
-def subset(folder: Path, whole: Path, facts: list[ShardFacts], space: Space) -> VectorFolder:
+def subset(folder: Path, whole: Path, facts: list[ShardFacts], space: Space, who: Runner) -> VectorFolder:
     """Return a folder with some of the shards, by links."""
     folder.mkdir(parents=True, exist_ok=True)
     for shard in facts:
         link = folder / shard.file
         if not link.exists():
             os.link(whole / shard.file, link)
-    made = VectorFolder(str(folder))
+    made = VectorFolder(str(folder), who)
     made.finish(space, facts)
     return made
 

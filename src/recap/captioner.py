@@ -22,8 +22,8 @@ from recap.datastore import CaptionStore, MutableStore
 from recap.encoders import Encoder, load_encoder
 from recap.errors import EncoderMismatchError, ImageError, InputError
 from recap.fitting import update as updating
-from recap.fitting.fit import EncodedPairs, Pairs, encode_pairs, finish_fit, worked_examples
-from recap.fitting.pairs import FitReport
+from recap.fitting.fit import EncodedPairs, encode_pairs, finish_fit, worked_examples
+from recap.fitting.pairs import FitReport, Pairs
 from recap.language import LanguageModel, PromptTemplate, PromptTooLongError, load_language_model
 from recap.packs import folder as pack
 from recap.packs.card import About

@@ -7,15 +7,10 @@ import numpy as np
 import pytest
 
 from recap import LinearAlignment, ReCap
-from recap.encoders import Encoder, load_encoder
+from recap.encoders import Encoder
 from recap.errors import InputError
 from recap.fitting.fit import encode_pairs
 from recap.types import Pair
-
-
-@pytest.fixture(scope="module")
-def encoder(encoder_folder: Path) -> Encoder:
-    return load_encoder(f"onnx:{encoder_folder}")
 
 
 def test_statistics_are_those_of_the_pairs(pairs: list[Pair], encoder: Encoder):

@@ -8,15 +8,10 @@ from PIL import Image
 
 from recap import ReCap
 from recap.datastore import Datastore
-from recap.encoders import Encoder, load_encoder
+from recap.encoders import Encoder
 from recap.errors import InputError, PackError
 from recap.packs.verify import verify
 from recap.types import Pair
-
-
-@pytest.fixture(scope="module")
-def encoder(encoder_folder: Path) -> Encoder:
-    return load_encoder(f"onnx:{encoder_folder}")
 
 
 @pytest.fixture

@@ -19,13 +19,12 @@ from recap.cli.main import cli
 from recap.datasets import PairFiles
 from recap.encoders import Encoder
 from recap.errors import EncoderMismatchError, InputError, MissingExtraError
+from recap.fitting.embedding import Embedding, embed
 from recap.fitting.fit import encode_pairs
-from recap.parallel.embedding import Embedding, embed
-from recap.parallel.fitting import fit_vectors
+from recap.fitting.vectors import Space, VectorFolder, read_shard
 from recap.parallel.parts import find_parts
 from recap.parallel.ray import _Actor, check_reachable, connect
 from recap.parallel.runners import Runner
-from recap.parallel.shards import Space, VectorFolder, read_shard
 
 
 @pytest.mark.filterwarnings("ignore::recap.errors.RecapWarning")
@@ -37,7 +36,7 @@ def test_embed_and_fit(cluster: Runner, pairs_folder: Path, encoder: Encoder, tm
     folders = [VectorFolder(str(tmp_path / name)) for name in ("there", "here")]
     for one, other in zip(*(folder.shards for folder in folders), strict=True):
         assert [block.table for block in read_shard(one)] == [block.table for block in read_shard(other)]
-    found = fit_vectors(folders[0], encoder, runner=cluster, validation=0.2)
+    found = encode_pairs(VectorFolder(folders[0].place, cluster), encoder, validation=0.2)
     expected = encode_pairs(PairFiles(pairs_folder), encoder, validation=0.2)
     maps = [LinearAlignment.from_statistics(pairs.statistics, "ols").W_ for pairs in (found, expected)]
     np.testing.assert_allclose(*maps, atol=1e-6)

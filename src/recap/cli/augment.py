@@ -58,8 +58,8 @@ def augment(pack: str, pairs: str, out: Path, state: Path | None, **given: Any) 
     from recap.captioner import ReCap
     from recap.datasets import PairFiles
     from recap.fitting.augmentation import augment_pairs
+    from recap.fitting.packs import parse_validation
     from recap.packs.folder import check_target
-    from recap.parallel.packs import parse_validation
 
     check_target(out)
     images, splits = given.pop("images"), given.pop("splits") or None

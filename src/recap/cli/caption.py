@@ -73,9 +73,9 @@ def caption(
     if workers:
         os.environ["OMP_NUM_THREADS"] = str(workers)  # before the libraries that read it are loaded
     from recap.batch.job import CaptionJob, video_captioners
+    from recap.batch.parts import check_pack, choose_runner, split_inputs
     from recap.cli.terminal import Printer
     from recap.packs.folder import check_name
-    from recap.parallel.captioning import check_pack, choose_runner, split_inputs
 
     check_name(pack)
     if ray is not None:

@@ -43,7 +43,7 @@ def embed(
     """
     from recap.assets import cache_dir
     from recap.encoders import load_encoder
-    from recap.parallel.embedding import embed as embed_parts
+    from recap.fitting.embedding import embed as embed_parts
     from recap.parallel.parts import find_parts, input_name
     from recap.parallel.runners import runner
 

@@ -76,7 +76,7 @@ def fit(
         raise click.UsageError("Missing argument 'PAIRS'." if target else "Missing option '--out'.")
     if update:
         _refuse_settings(given)
-    from recap.parallel.packs import fit_pack, parse_names, summarize, update_pack, withdraw_pictures
+    from recap.fitting.packs import fit_pack, parse_names, summarize, update_pack, withdraw_pictures
 
     started = time.perf_counter()
     given["about"] = {name: given.pop(name) for name in ("description", "author", "licence")}

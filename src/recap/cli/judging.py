@@ -54,7 +54,7 @@ def load_judge(
         name, statistics = encoder, None
     loaded = load_encoder(name, device=device, cache=cache_dir() / "vectors.sqlite")
     if ray is not None:
-        from recap.parallel.embedding import in_parts
+        from recap.fitting.embedding import in_parts
         from recap.parallel.runners import runner
 
         loaded = in_parts(loaded, runner(ray), device)

@@ -29,7 +29,8 @@ from recap.datastore import Datastore
 from recap.encoders import Encoder
 from recap.errors import InputError
 from recap.files import Steps
-from recap.fitting.fit import EncodedPairs, Pairs, Validation, encode_pairs
+from recap.fitting.fit import EncodedPairs, Validation, encode_pairs
+from recap.fitting.pairs import Pairs
 from recap.fitting.tuning import remembering, spaced
 from recap.language import model_fingerprint
 from recap.metrics.cider import CiderD

@@ -28,8 +28,8 @@ from recap.datasets import PairFiles
 from recap.datastore import MutableStore
 from recap.encoders import Encoder
 from recap.errors import ImageError, InputError, RecapWarning
-from recap.fitting.fit import Pairs, as_pairs, empty_statistics
-from recap.fitting.pairs import Sample, smallest_hashes
+from recap.fitting.fit import empty_statistics
+from recap.fitting.pairs import Pairs, Sample, as_pairs, smallest_hashes
 from recap.packs.register import captions_digest
 from recap.selection import RULES
 from recap.types import Pair, Vectors

@@ -1,25 +1,48 @@
-"""Pairs of pictures and captions in; statistics and a datastore out, in one pass."""
+"""Pairs of pictures and captions in; statistics and a datastore out.
+
+Pairs become vectors in shards first (``recap.fitting.embedding``): one in a temporary folder for pairs at hand, or a
+folder that ``recap embed`` or a cluster made. Then:
+
+1. Hashes of pictures and captions are read from all shards, and it is decided which come for the first time.
+2. Statistics of some shards at a time are added up in a tree; whoever does a part has one block of rows in memory.
+3. Captions and their vectors are taken into the datastore here, in the order of the input.
+"""
 
 from __future__ import annotations
 
+import tempfile
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from itertools import compress, islice
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
+from tqdm import tqdm
 
 from recap.alignment import LinearAlignment, PairStatistics
-from recap.datasets import PairFiles, printable
+from recap.datasets.records import MissingCaptionError
 from recap.datastore import CaptionStore, Datastore, MutableStore
-from recap.datastore.base import Ids, require_same_encoder
+from recap.datastore.base import require_same_encoder
 from recap.encoders import Encoder
-from recap.errors import InputError, RecapWarning
-from recap.fitting.pairs import FitReport, FittedPicture, Incoming, Intake, Sample
+from recap.errors import ImageError, InputError, RecapWarning
+from recap.fitting.embedding import Originals, embed_pairs
+from recap.fitting.pairs import FitReport, FittedPicture, Pairs, Sample, as_pairs
+from recap.fitting.passes import (
+    ABSENT,
+    FITTED,
+    HELD_OUT,
+    WITHHELD,
+    KnownPairs,
+    Selected,
+    no_statistics,
+    select_pairs,
+    sum_statistics,
+)
+from recap.fitting.vectors import Block, Space, VectorFolder, read_shard
 from recap.language import WorkedExample
 from recap.packs.register import Picture, Pictures, captions_digest
-from recap.types import ImageLike, Pair, Vectors
+from recap.types import Pair, Vectors
 
 if TYPE_CHECKING:
     from recap.captioner import ReCap
@@ -28,21 +51,18 @@ if TYPE_CHECKING:
 C = TypeVar("C", bound="ReCap")
 
 BLOCK = 512
-"""So many pairs are encoded and taken up at a time."""
+"""Number of pictures taken into the datastore at a time."""
 
 EXAMPLES = 3
-"""A pack keeps so many worked examples,"""
+"""Number of worked examples that a pack keeps,"""
 
 EXAMPLE_CAPTIONS = 8
-"""each with so many retrieved captions."""
-
-PairLike = Pair | tuple[ImageLike, str | Sequence[str]]
-Pairs = Iterable[PairLike] | PairFiles | str | Path
+"""and of retrieved captions in each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """Pictures that were kept apart, encoded, to measure with."""
+    """Held-out pictures, encoded, to measure with."""
 
     ids: tuple[str, ...]
     references: tuple[tuple[str, ...], ...]
@@ -70,34 +90,21 @@ class EncodedPairs:
         return self.report.broken
 
 
-def as_pairs(pairs: Pairs) -> PairFiles | list[Pair]:
-    """Return pairs from whatever a user has: a path, ``Pair`` objects, or tuples of picture and caption(s).
+@dataclass(slots=True)
+class _Problems:
+    """What is wrong with pairs."""
 
-    Pairs of the same id are joined: a picture is encoded once, however many captions it has. Those of archives come
-    one by one, so that they need not fit into memory.
-    """
-    if isinstance(pairs, PairFiles):
-        return pairs
-    if isinstance(pairs, str | Path):
-        return PairFiles(pairs)
-    joined: dict[str, Pair] = {}
-    for number, given in enumerate(pairs):
-        pair = _checked(given, number)
-        known = joined.get(pair.id)
-        joined[pair.id] = pair if known is None else Pair(known.image, known.captions + pair.captions, known.id)
-    if not joined:
-        raise InputError("there are no pairs to fit")
-    return list(joined.values())
+    broken: list[InputError] = field(default_factory=list)
+    repeated_pictures: list[tuple[str, str]] = field(default_factory=list)
+    repeated_pairs: list[tuple[str, str]] = field(default_factory=list)
 
 
-def empty_statistics(encoder: Encoder) -> PairStatistics:
-    """Return statistics of no pairs, for vectors of this encoder."""
-    return PairStatistics.zeros(
-        encoder.image.dimension,
-        encoder.text.dimension,
-        image_encoder=encoder.image.fingerprint,
-        text_encoder=encoder.text.fingerprint,
-    )
+@dataclass(frozen=True, slots=True)
+class _Used:
+    """A picture with what is new about it."""
+
+    picture: FittedPicture
+    role: int
 
 
 def encode_pairs(
@@ -108,64 +115,42 @@ def encode_pairs(
     progress: bool = False,
     validation: float | Pairs | None = None,
     keep_vectors: bool = False,
-    intake: Intake | None = None,
+    known: KnownPairs | None = None,
     datastore: MutableStore | None = None,
 ) -> EncodedPairs:
-    """Encode pairs block by block; what cannot be used is left out and reported.
+    """Encode pairs and take them up; what cannot be used is left out and reported.
 
     Args:
         pairs: as in ``ReCap.fit``.
         encoder: what encodes them.
         source: a name for these captions in the datastore.
         progress: whether to show a bar.
-        validation: the share of pictures to keep apart, or pairs of their own. Whether a picture is kept apart depends
-            on its content only, so that the same picture under two names is never on both sides, nor ever changes it.
+        validation: the share of pictures to hold out, or pairs of their own. Whether a picture is held out depends on
+            its content only, so that the same picture under two names is never on both sides, nor ever changes it.
         keep_vectors: whether to keep the image vectors, so that pictures can be withdrawn without being given again.
-        intake: what has been taken in before, which is left out now.
+        known: pairs that came before, which are left out.
         datastore: an empty one that takes the captions, such as a ``DiskStore``; by default one in memory.
     """
-    taken = intake or Intake()
-    share, apart = kept_apart(validation, encoder, taken, progress=progress)
-    withheld = frozenset(item.sha256 for item, _ in apart)
+    problems = _Problems()
+    share, held_out = _held_out(validation, encoder, problems, progress=progress)
     store = PairStore(encoder, source, keep_vectors, datastore)
-    for item, vector in taken.encoded(as_pairs(pairs), encoder, withheld=withheld, progress=progress):
-        if is_apart(item.sha256, share):
-            apart.append((item, vector))
-        else:
-            store.take(item, vector)
-    store.flush()
-    return store.finished(apart, taken, new=intake is None)
-
-
-def kept_apart(
-    validation: float | Pairs | None, encoder: Encoder, taken: Intake, *, progress: bool
-) -> tuple[float, list[tuple[Incoming, Vectors]]]:
-    """Return the share of pictures to keep apart, and the encoded validation pairs where they are given."""
-    if isinstance(validation, float | int):
-        if not 0 <= validation < 1:
-            raise InputError(f"the share of validation pictures must be at least 0 and below 1, not {validation}")
-        return float(validation), []
-    if validation is None:
-        return 0.0, []
-    return 0.0, list(Intake(broken=taken.broken).encoded(as_pairs(validation), encoder, progress=progress))
-
-
-def is_apart(sha256: str, share: float) -> bool:
-    """Tell whether a picture is among the share that is kept apart; its content alone decides."""
-    return int(sha256[:13], 16) / 16**13 < share
-
-
-def worked_examples(sample: Sample, alignment: LinearAlignment, datastore: CaptionStore) -> tuple[WorkedExample, ...]:
-    """Return for a few fitted pairs what would have been retrieved without them, and what a person wrote."""
-    few = sorted(sample.pictures, key=lambda item: item.sha256)[:EXAMPLES]
-    queries = alignment.transform(np.stack([item.vector for item in few]))
-    found = datastore.search(queries, EXAMPLE_CAPTIONS, exclude_image_ids=[item.pair.id for item in few])
-    examples = []
-    for item, ids, similarities in zip(few, found.ids, found.similarities, strict=True):
-        captions = tuple(evidence.text for evidence in datastore.evidence(ids, similarities))
-        if captions:
-            examples.append(WorkedExample(captions, item.pair.captions[0]))
-    return tuple(examples)
+    withheld = frozenset(item.sha256 for item in held_out)
+    with tempfile.TemporaryDirectory(prefix="recap-") as temporary:
+        folder, originals = _embedded(pairs, temporary, encoder, progress=progress)
+        shards = select_pairs(folder, share, withheld, known=known, progress=progress)
+        if any(part.fitted().any() for part in shards):
+            store.statistics = sum_statistics(folder, shards)
+        bar = tqdm(
+            _rows(folder, shards, problems, originals, known),
+            desc="captions",
+            unit="image",
+            disable=None if progress else True,
+        )
+        rows = iter(bar)
+        while block := list(islice(rows, BLOCK)):
+            held_out += [row.picture for row in block if row.role == HELD_OUT]
+            store.add([row.picture for row in block if row.role == FITTED])
+    return store.finished(held_out, problems, new=known is None)
 
 
 def finish_fit(captioner: C, encoded: EncodedPairs, *, measure: bool, tune: bool | Tell, calibrate: bool) -> C:
@@ -181,6 +166,114 @@ def finish_fit(captioner: C, encoded: EncodedPairs, *, measure: bool, tune: bool
     return captioner
 
 
+def empty_statistics(encoder: Encoder) -> PairStatistics:
+    """Return statistics of no pairs, for vectors of this encoder."""
+    return no_statistics(Space.of(encoder))
+
+
+def worked_examples(sample: Sample, alignment: LinearAlignment, datastore: CaptionStore) -> tuple[WorkedExample, ...]:
+    """Return for a few fitted pairs what would have been retrieved without them, and what a person wrote."""
+    few = sorted(sample.pictures, key=lambda item: item.sha256)[:EXAMPLES]
+    queries = alignment.transform(np.stack([item.vector for item in few]))
+    found = datastore.search(queries, EXAMPLE_CAPTIONS, exclude_image_ids=[item.pair.id for item in few])
+    examples = []
+    for item, ids, similarities in zip(few, found.ids, found.similarities, strict=True):
+        captions = tuple(evidence.text for evidence in datastore.evidence(ids, similarities))
+        if captions:
+            examples.append(WorkedExample(captions, item.pair.captions[0]))
+    return tuple(examples)
+
+
+def _held_out(
+    validation: float | Pairs | None, encoder: Encoder, problems: _Problems, *, progress: bool
+) -> tuple[float, list[FittedPicture]]:
+    """Return the share of pictures to hold out, and the encoded validation pairs where they are given."""
+    if isinstance(validation, float | int):
+        if not 0 <= validation < 1:
+            raise InputError(f"the share of validation pictures must be at least 0 and below 1, not {validation}")
+        return float(validation), []
+    if validation is None:
+        return 0.0, []
+    with tempfile.TemporaryDirectory(prefix="recap-") as temporary:
+        folder, originals = _embedded(validation, temporary, encoder, progress=progress)
+        found = _Problems(problems.broken)
+        return 0.0, [row.picture for row in _rows(folder, select_pairs(folder), found, originals)]
+
+
+def _embedded(pairs: Pairs, temporary: str, encoder: Encoder, *, progress: bool) -> tuple[VectorFolder, Originals]:
+    """Return the vectors of pairs, and some pictures that are in no file of their own."""
+    if isinstance(pairs, VectorFolder):
+        Space.of(encoder).check(pairs.space, pairs.place)
+        return pairs, Originals()
+    originals = Originals()
+    return embed_pairs(as_pairs(pairs), temporary, encoder, originals=originals, progress=progress), originals
+
+
+def _rows(
+    folder: VectorFolder,
+    shards: Sequence[Selected],
+    problems: _Problems,
+    originals: Originals,
+    known: KnownPairs | None = None,
+) -> Iterator[_Used]:
+    """Yield what is used of all shards in their order; what is not is noted in ``problems``."""
+    firsts = _Firsts(shards, () if known is None else known.names)
+    for place, part in zip(folder.shards, shards, strict=True):
+        row = caption = 0
+        for block in read_shard(place):
+            some = part.rows(row, row + len(block), caption)
+            yield from _used(block, some, firsts, problems, originals)
+            row, caption = row + len(block), caption + len(some.new)
+
+
+def _used(block: Block, part: Selected, firsts: _Firsts, problems: _Problems, originals: Originals) -> Iterator[_Used]:
+    vectors, texts = block.image_vectors, block.caption_vectors
+    columns = (block.texts(name) for name in ("id", "image", "sha256", "error"))
+    end = 0
+    for row, (name, image, sha, error, captions) in enumerate(zip(*columns, block.captions, strict=True)):
+        start, end = end, end + len(captions)
+        new = part.new[start:end]
+        first = firsts.name(name, int(part.first[row]))
+        if first != name:
+            problems.repeated_pictures.append((name, first))
+        if sha:
+            problems.repeated_pairs += [(name, caption) for caption in compress(captions, ~new)]
+        role = int(part.roles[row])
+        if role == ABSENT:
+            problems.broken.append(_problem(name, image, sha, error))
+        elif role != WITHHELD and new.any():
+            pair = Pair(image or originals.get(sha, ""), tuple(compress(captions, new)), name)
+            yield _Used(FittedPicture(pair, sha, vectors[row].copy(), texts[start:end][new]), role)
+
+
+class _Firsts:
+    """Names the first of pictures with the same content, as rows come by one after the other."""
+
+    def __init__(self, shards: Sequence[Selected], known: Sequence[str]) -> None:
+        first = np.concatenate([part.first for part in shards])
+        rows = np.arange(len(known), len(known) + len(first))
+        self._names = dict.fromkeys(first[first != rows].tolist(), "")
+        self._names |= dict(enumerate(known))
+        self._row = len(known)
+
+    def name(self, name: str, first: int) -> str:
+        """Return the first name of the content of the next row, which has this name."""
+        row, self._row = self._row, self._row + 1
+        if first != row:
+            return self._names[first]
+        if row in self._names:
+            self._names[row] = name
+        return name
+
+
+def _problem(name: str, image: str, sha: str, error: str) -> InputError:
+    if error:
+        return ImageError(error) if image or sha else InputError(error)
+    if not sha:
+        return InputError(f"{name}: a caption without a picture")
+    return MissingCaptionError(f"{image or name}: no caption")
+
+
 @dataclass(slots=True)
 class PairStore:
     """Takes up encoded pairs: statistics, captions, and the register of pictures."""
@@ -193,7 +286,6 @@ class PairStore:
     datastore: MutableStore = field(init=False)
     pictures: Pictures = field(init=False)
     sample: Sample = field(default_factory=Sample)
-    _block: list[tuple[Incoming, Vectors]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         text = self.encoder.text
@@ -203,78 +295,43 @@ class PairStore:
         require_same_encoder(in_memory, self.datastore)
         self.pictures = Pictures(vectors=[] if self.keep_vectors else None)
 
-    def take(self, item: Incoming, vector: Vectors) -> None:
-        """Take up a picture, and encode its captions with those of others."""
-        self._block.append((item, vector))
-        if len(self._block) == BLOCK:
-            self.flush()
-
-    def flush(self) -> None:
-        """Encode and keep what has been taken up."""
-        block, self._block = self._block, []
+    def add(self, block: Sequence[FittedPicture]) -> None:
+        """Add captions to the datastore and pictures to the register."""
         if not block:
             return
-        captions = [caption for item, _ in block for caption in item.pair.captions]
-        ids = self.keep(block, self.encoder.encode_texts(captions))
-        # in float64 and from the rows as they are kept, so that the same can be subtracted again
-        images = np.stack([vector for _, vector in block]).astype(np.float64)
-        counts = [len(item.pair.captions) for item, _ in block]
-        self.statistics.update(images, self.datastore.raw_vectors(ids).astype(np.float64), counts=counts)
-
-    def keep(self, block: Sequence[tuple[Incoming, Vectors]], caption_vectors: Vectors) -> Ids:
-        """Add captions to the datastore and pictures to the register, and return the ids of the captions."""
-        pairs = [item.pair for item, _ in block]
-        owners = [pair.id for pair in pairs for _ in pair.captions]
-        captions = [caption for pair in pairs for caption in pair.captions]
-        ids = self.datastore.add(captions, caption_vectors, source=self.source, image_ids=owners)
-        ends = np.cumsum([len(pair.captions) for pair in pairs])[:-1]
-        for (item, vector), own in zip(block, np.split(ids, ends), strict=True):
+        captions = [caption for item in block for caption in item.pair.captions]
+        owners = [item.pair.id for item in block for _ in item.pair.captions]
+        vectors = np.concatenate([item.caption_vectors for item in block])
+        ids = self.datastore.add(captions, vectors, source=self.source, image_ids=owners)
+        ends = np.cumsum([len(item.pair.captions) for item in block])[:-1]
+        for item, own in zip(block, np.split(ids, ends), strict=True):
             digest = captions_digest(item.pair.captions)
-            self.pictures.add(Picture(item.pair.id, self.source, item.sha256, tuple(own.tolist()), digest), vector)
-        rows = zip(block, np.split(caption_vectors, ends), strict=True)
-        self.sample.take(FittedPicture(item.pair, item.sha256, vector, own.copy()) for (item, vector), own in rows)
-        return ids
+            picture = Picture(item.pair.id, self.source, item.sha256, tuple(own.tolist()), digest)
+            self.pictures.add(picture, item.vector)
+        self.sample.take(block)
 
-    def finished(self, apart: Sequence[tuple[Incoming, Vectors]], taken: Intake, *, new: bool) -> EncodedPairs:
-        """Return what has been kept, with a report; ``apart`` are the validation pictures."""
+    def finished(self, held_out: Sequence[FittedPicture], problems: _Problems, *, new: bool) -> EncodedPairs:
+        """Return what has been kept, with a report."""
         if not len(self.datastore):
-            if taken.repeated_pairs:
-                raise InputError(f"there is no new pair: {len(taken.repeated_pairs)} came before")
-            first = f"; the first: {taken.broken[0]}" if taken.broken else ""
-            raise InputError(f"none of the {len(taken.broken)} pictures could be used{first}")
+            if problems.repeated_pairs:
+                raise InputError(f"there is no new pair: {len(problems.repeated_pairs)} came before")
+            first = f"; the first: {problems.broken[0]}" if problems.broken else ""
+            raise InputError(f"none of the {len(problems.broken)} pictures could be used{first}")
         report = FitReport(
             pictures=len(self.pictures),
             captions=len(self.datastore),
-            validation=len(apart),
-            broken=tuple(taken.broken),
-            repeated_pictures=tuple(taken.repeated_pictures),
-            repeated_pairs=tuple(taken.repeated_pairs),
+            validation=len(held_out),
+            broken=tuple(problems.broken),
+            repeated_pictures=tuple(problems.repeated_pictures),
+            repeated_pairs=tuple(problems.repeated_pairs),
         )
         _warn(report, self.encoder, new=new)
-        dimension = self.encoder.image.dimension
         validation = Validation(
-            ids=tuple(item.pair.id for item, _ in apart),
-            references=tuple(item.pair.captions for item, _ in apart),
-            vectors=np.array([vector for _, vector in apart], dtype=np.float32).reshape(-1, dimension),
+            ids=tuple(item.pair.id for item in held_out),
+            references=tuple(item.pair.captions for item in held_out),
+            vectors=np.array([item.vector for item in held_out], np.float32).reshape(-1, self.encoder.image.dimension),
         )
         return EncodedPairs(self.statistics, self.datastore, self.sample, self.pictures, validation, report)
-
-
-def _checked(given: Any, number: int) -> Pair:
-    """Return one pair with its captions on one line each, or say what is wrong with it."""
-    if isinstance(given, Pair):
-        image, captions, name = given.image, given.captions, given.id
-    elif isinstance(given, tuple | list) and len(given) == 2:
-        image, captions = given[0], (given[1],) if isinstance(given[1], str) else given[1]
-        name = str(image) if isinstance(image, str | Path) else str(number)
-    else:
-        raise InputError(f"pair {number} is not a Pair, (image, caption) or (image, [captions]): {given!r:.80}")
-    if not isinstance(captions, tuple | list) or not captions or not all(isinstance(text, str) for text in captions):
-        raise InputError(f"pair {number}: captions are text or a list of texts, not {captions!r:.80}")
-    folded = tuple(" ".join(text.split()) for text in captions)
-    if not all(folded):
-        raise InputError(f"pair {number} has an empty caption")
-    return Pair(image, folded, printable(name))
 
 
 def _warn(report: FitReport, encoder: Encoder, *, new: bool) -> None:

@@ -1,27 +1,23 @@
-"""Pictures on their way into a pack: read, hashed, compared with those before, and encoded."""
+"""Pairs on their way into a pack: checked, sampled, and what was wrong with some of them."""
 
 from __future__ import annotations
 
-import hashlib
 import heapq
 import json
-from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from PIL import Image
-from tqdm import tqdm
-
-from recap.datasets import PairFiles
-from recap.encoders import Encoder
-from recap.encoders.images import digest, label, read
-from recap.errors import ImageError, InputError
-from recap.types import Pair, Vectors
+from recap.datasets import PairFiles, printable
+from recap.errors import InputError
+from recap.fitting.vectors import VectorFolder
+from recap.types import ImageLike, Pair, Vectors
 
 Item = TypeVar("Item")
+PairLike = Pair | tuple[ImageLike, str | Sequence[str]]
+Pairs = Iterable[PairLike] | PairFiles | VectorFolder | str | Path
 
 SAMPLE = 300
 """Number of pictures a pack is calibrated on: half a minute with the writer, and 1,200 captions for six numbers."""
@@ -87,16 +83,6 @@ class FitReport:
                 yield f"  ... and {len(items) - SHOWN:,} more; {rest}"
 
 
-@dataclass(frozen=True, slots=True)
-class Incoming:
-    """A picture that could be read, with the captions that are new for it."""
-
-    pair: Pair
-    sha256: str
-    """Of the content, by which the same picture is known again under another name."""
-    content: bytes | Image.Image
-
-
 def smallest_hashes(hashed: Iterable[tuple[str, Item]], most: int) -> list[Item]:
     """Return the items with the smallest hashes in the order they came: a random sample that depends on no order."""
     numbered = ((sha256, number, item) for number, (sha256, item) in enumerate(hashed))
@@ -127,68 +113,40 @@ class Sample:
         self.pictures = smallest_hashes(((item.sha256, item) for item in (*self.pictures, *pictures)), self.most)
 
 
-@dataclass(slots=True)
-class Intake:
-    """Reads pairs one after the other, leaves out what it has seen, and remembers what was wrong."""
+def as_pairs(pairs: Pairs) -> PairFiles | list[Pair]:
+    """Return pairs from whatever a user has: a path, ``Pair`` objects, or tuples of picture and caption(s).
 
-    broken: list[InputError] = field(default_factory=list)
-    repeated_pictures: list[tuple[str, str]] = field(default_factory=list)
-    repeated_pairs: list[tuple[str, str]] = field(default_factory=list)
-    _first: dict[str, str] = field(default_factory=dict)
-    """The first name of each content."""
-    _seen: set[bytes] = field(default_factory=set)
-    """Short hashes of content and caption together."""
-
-    def remember(self, name: str, sha256: str, captions: Iterable[str]) -> tuple[str, ...]:
-        """Take note of a picture and its captions, and return the captions that are new for this content."""
-        first = self._first.setdefault(sha256, name)
-        if first != name:
-            self.repeated_pictures.append((name, first))
-        new = []
-        for caption in captions:
-            key = hashlib.blake2b(f"{sha256} {caption}".encode(), digest_size=12).digest()
-            if key in self._seen:
-                self.repeated_pairs.append((name, caption))
-            else:
-                self._seen.add(key)
-                new.append(caption)
-        return tuple(new)
-
-    def encoded(
-        self, pairs: Iterable[Pair], encoder: Encoder, *, withheld: frozenset[str] = frozenset(), progress: bool = False
-    ) -> Iterator[tuple[Incoming, Vectors]]:
-        """Yield the usable pairs with their image vectors; contents in ``withheld`` are passed over."""
-        broken = pairs.broken if isinstance(pairs, PairFiles) else []
-        waiting: deque[Incoming] = deque()
-
-        def contents() -> Iterator[bytes | Image.Image]:
-            for item in self._read(tqdm(pairs, desc="pairs", unit="image", disable=None if progress else True)):
-                if item.sha256 not in withheld:
-                    waiting.append(item)
-                    yield item.content
-
-        for vector in encoder.encode_each(contents()):
-            item = waiting.popleft()
-            if isinstance(vector, ImageError):
-                self.broken.append(_named(vector, item))
-            else:
-                yield replace(item, content=b""), vector
-        self.broken += broken
-
-    def _read(self, pairs: Iterable[Pair]) -> Iterator[Incoming]:
-        for pair in pairs:
-            try:
-                content = read(pair.image)
-                sha256 = digest(content, pair.id).hex()
-            except ImageError as error:
-                self.broken.append(error)
-                continue
-            captions = self.remember(pair.id, sha256, pair.captions)
-            if captions:
-                yield Incoming(replace(pair, captions=captions), sha256, content)
+    Pairs of the same id are joined: a picture is encoded once, however many captions it has. Those of archives come
+    one by one, so that they need not fit into memory.
+    """
+    if isinstance(pairs, PairFiles):
+        return pairs
+    if isinstance(pairs, str | Path):
+        return PairFiles(pairs)
+    if isinstance(pairs, VectorFolder):
+        raise InputError(f"{pairs.place} holds vectors: give the pictures and captions they were made of")
+    joined: dict[str, Pair] = {}
+    for number, given in enumerate(pairs):
+        pair = _checked(given, number)
+        known = joined.get(pair.id)
+        joined[pair.id] = pair if known is None else Pair(known.image, known.captions + pair.captions, known.id)
+    if not joined:
+        raise InputError("there are no pairs to fit")
+    return list(joined.values())
 
 
-def _named(error: ImageError, item: Incoming) -> ImageError:
-    """Name the picture by its path or id; the encoder was given its content only."""
-    name = str(item.pair.image) if not isinstance(item.pair.image, bytes | Image.Image) else item.pair.id
-    return ImageError(str(error).replace(label(item.content), name, 1))
+def _checked(given: Any, number: int) -> Pair:
+    """Return one pair with its captions on one line each, or say what is wrong with it."""
+    if isinstance(given, Pair):
+        image, captions, name = given.image, given.captions, given.id
+    elif isinstance(given, tuple | list) and len(given) == 2:
+        image, captions = given[0], (given[1],) if isinstance(given[1], str) else given[1]
+        name = str(image) if isinstance(image, str | Path) else str(number)
+    else:
+        raise InputError(f"pair {number} is not a Pair, (image, caption) or (image, [captions]): {given!r:.80}")
+    if not isinstance(captions, tuple | list) or not captions or not all(isinstance(text, str) for text in captions):
+        raise InputError(f"pair {number}: captions are text or a list of texts, not {captions!r:.80}")
+    folded = tuple(" ".join(text.split()) for text in captions)
+    if not all(folded):
+        raise InputError(f"pair {number} has an empty caption")
+    return Pair(image, folded, printable(name))

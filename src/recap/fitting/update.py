@@ -16,8 +16,9 @@ from recap.datastore import MutableStore
 from recap.encoders.images import digest, read
 from recap.errors import InputError
 from recap.fitting.confidence import calibrate_fitted, drop_calibration
-from recap.fitting.fit import Pairs, as_pairs, encode_pairs
-from recap.fitting.pairs import FitReport, Intake
+from recap.fitting.fit import encode_pairs
+from recap.fitting.pairs import FitReport, Pairs, as_pairs
+from recap.fitting.passes import FITTED, KnownPairs, keys_of
 from recap.packs.register import Picture, Pictures, captions_digest, some
 from recap.types import Pair, Vectors
 
@@ -38,7 +39,7 @@ def update(
         source=source,
         progress=progress,
         keep_vectors=keeps,
-        intake=_known(pictures, store),
+        known=_known(pictures, store),
     )
     ids = dict(zip(encoded.datastore.ids.tolist(), store.merge(encoded.datastore).tolist(), strict=True))
     if pictures is not None:
@@ -100,16 +101,13 @@ def _own_store(captioner: ReCap) -> MutableStore:
     return store
 
 
-def _known(pictures: Pictures | None, store: MutableStore) -> Intake:
-    """Return an intake that has seen the pairs of the pack."""
-    intake = Intake()
+def _known(pictures: Pictures | None, store: MutableStore) -> KnownPairs:
+    """Return the pairs of the pack."""
     texts = {row.id: row.text for row in store}
-    for picture in pictures or ():
-        captions = [texts[number] for number in picture.caption_ids if number in texts]
-        intake.remember(picture.id, picture.sha256, captions)
-    intake.repeated_pictures.clear()
-    intake.repeated_pairs.clear()
-    return intake
+    known = list(pictures or ())
+    captions = ([texts[number] for number in picture.caption_ids if number in texts] for picture in known)
+    keys = keys_of((p.sha256, own, FITTED) for p, own in zip(known, captions, strict=True))
+    return KnownPairs([picture.id for picture in known], keys)
 
 
 def _encoded_again(captioner: ReCap, gone: Sequence[Picture], given: dict[str, Pair]) -> Vectors:

@@ -11,6 +11,7 @@ way whoever does the work.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -21,13 +22,15 @@ from recap.datasets.pairs import stream_pairs
 from recap.datasets.records import as_captions, printable, read_lines
 from recap.errors import ImageError, InputError
 from recap.parallel import storage
-from recap.parallel.shards import NAME
 from recap.types import ImageLike, Pair
 
 SMALLEST, LARGEST = 32, 2048
 """So many pictures or captions are in a part,"""
 PARTS = 64
 """and, between these limits, as many as make so many parts."""
+
+NAME = re.compile(r"\d{6,}-[0-9a-f]{16}\.parquet")
+"""Of a shard of vectors."""
 
 TABLES = (".jsonl", ".csv", ".tsv", ".json")
 
@@ -53,8 +56,8 @@ class Record:
     captions: tuple[str, ...]
     image: str = ""
     """The path or URL; empty where there is no picture, or it lies in an archive."""
-    content: bytes | None = None
-    """Of a picture that lies in an archive."""
+    content: ImageLike | None = None
+    """A picture that is in no file of its own."""
     error: str = ""
 
     @property

@@ -1,4 +1,4 @@
-"""Which captions are new, decided from hashes of many shards, against ``Intake``, which reads one after the other."""
+"""Which captions are new, decided from hashes of many shards, against a set that sees one after the other."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recap.fitting.pairs import Intake
-from recap.parallel.repetitions import ABSENT, APART, FITTED, WITHHELD, ReadKeys, first_places, select
-from recap.parallel.shards import Row, Space, write_shard
+from recap.fitting.passes import ABSENT, FITTED, HELD_OUT, WITHHELD, ReadKeys, first_places, select
+from recap.fitting.vectors import Row, Space, write_shard
 
 SPACE = Space("onnx:nowhere", "a" * 64, "b" * 64, 2, 3)
 
@@ -31,15 +30,19 @@ def row(number: int, content: int, captions: list[str], broken: bool) -> Row:
 
 @settings(max_examples=40, deadline=None)
 @given(shards=st.lists(st.lists(pictures, min_size=1, max_size=5), min_size=1, max_size=4))
-def test_new_captions_are_those_that_intake_keeps(shards: list[list[tuple[int, list[str], bool]]], tmp_path_factory):
+def test_new_captions_are_those_that_a_set_has_not_seen(
+    shards: list[list[tuple[int, list[str], bool]]], tmp_path_factory
+):
     folder: Path = tmp_path_factory.mktemp("shards")
-    intake, number, expected, keys = Intake(), 0, [], []
+    seen: set[tuple[int, str]] = set()
+    number, expected, keys = 0, [], []
     for place, contents in enumerate(shards):
         rows = []
         for content, captions, broken in contents:
             rows.append(row(number, content, captions, broken))
             if captions:
-                expected.append(list(intake.remember(str(number), sha(content), captions)))
+                expected.append([text for text in dict.fromkeys(captions) if (content, text) not in seen])
+                seen |= {(content, text) for text in captions}
             number += 1
         write_shard(str(folder / f"{place}.parquet"), [rows], SPACE)
         keys.append(ReadKeys().read(str(folder / f"{place}.parquet")))
@@ -69,4 +72,4 @@ def test_what_becomes_of_a_picture(tmp_path: Path):
     shares = {content: int(sha(content)[:13], 16) / 16**13 for content in (1, 2, 3)}
     middle = sorted(shares.values())[1]
     roles = ReadKeys(share=middle).read(place).roles
-    assert [roles[content] == APART for content in (1, 2, 3)] == [shares[content] < middle for content in (1, 2, 3)]
+    assert [roles[content] == HELD_OUT for content in (1, 2, 3)] == [shares[content] < middle for content in (1, 2, 3)]

@@ -12,12 +12,12 @@ import pyarrow.parquet
 import pytest
 
 from recap.batch import caption_files, open_journal, provenance
+from recap.batch.parts import Captioning, CaptionInParts, check_pack, split_inputs
 from recap.batch.record import Record, json_line
 from recap.captioner import ReCap
 from recap.errors import InputError
 from recap.files import write_json
 from recap.packs.folder import CONFIG, read_config
-from recap.parallel.captioning import Captioning, CaptionInParts, check_pack, split_inputs
 from recap.parallel.parts import find_parts
 from recap.parallel.runners import LocalRunner
 

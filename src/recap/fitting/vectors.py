@@ -22,7 +22,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -30,14 +30,16 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from recap.datasets import printable
 from recap.errors import EncoderMismatchError, InputError
 from recap.files import TEMPORARY_SUFFIX
 from recap.parallel import storage
+from recap.parallel.parts import NAME
+from recap.parallel.runners import LocalRunner, Runner
 from recap.types import Vectors
 
 MANIFEST = "vectors.json"
 FORMAT = 1
-NAME = re.compile(r"\d{6,}-[0-9a-f]{16}\.parquet")
 LEFTOVER = re.compile(rf"\.({NAME.pattern}|{re.escape(MANIFEST)})\.[0-9a-f]+{re.escape(TEMPORARY_SUFFIX)}")
 """What a killed process leaves of a file that it was writing."""
 ROWS = 512
@@ -143,12 +145,16 @@ def batch(rows: Sequence[Row], schema: Any) -> Any:
     images = np.stack([blank if row.vector is None else row.vector for row in rows]).astype(np.float32, copy=False)
     missing = pyarrow.array([row.vector is None for row in rows])
     columns = [
-        *(pyarrow.array([getattr(row, name) or None for row in rows], pyarrow.string()) for name in LIGHT[:4]),
+        *(pyarrow.array(_texts(rows, name), pyarrow.string()) for name in LIGHT[:4]),
         pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(images.ravel()), width, mask=missing),
         pyarrow.array([list(row.captions) for row in rows], pyarrow.list_(pyarrow.string())),
         pyarrow.ListArray.from_arrays(pyarrow.array(ends, pyarrow.int32()), vectors),
     ]
     return pyarrow.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _texts(rows: Sequence[Row], name: str) -> list[str | None]:
+    return [printable(getattr(row, name)) or None for row in rows]
 
 
 def write_shard(place: str, blocks: Iterable[Sequence[Row]], space: Space) -> ShardFacts:
@@ -262,6 +268,8 @@ class VectorFolder:
     """A folder of vectors."""
 
     place: str
+    runner: Runner = field(default_factory=LocalRunner)
+    """What goes through the shards."""
 
     @cached_property
     def manifest(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A fit in parts against ``encode_pairs``, which takes one picture after the other."""
+"""A fit in parts against one of a single part."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from recap.captioner import ReCap
 from recap.datasets import PairFiles
 from recap.encoders import Encoder
 from recap.errors import EncoderMismatchError, InputError
+from recap.fitting import fit as fitting
+from recap.fitting import vectors as shards
+from recap.fitting.embedding import embed
 from recap.fitting.fit import EncodedPairs, Validation, encode_pairs
-from recap.parallel import fitting, shards
-from recap.parallel.embedding import embed
-from recap.parallel.fitting import add_statistics, fit_in_parts, fit_vectors
+from recap.fitting.packs import fit_pack
+from recap.fitting.passes import add_statistics
+from recap.fitting.vectors import VectorFolder
 from recap.parallel.parts import find_parts
 from recap.parallel.runners import LocalRunner, Runner
-from recap.parallel.shards import VectorFolder
 
 
 class Tree(LocalRunner):
@@ -93,7 +95,7 @@ def test_a_fit_in_parts_is_the_same_fit(
     out = str(tmp_path / "vectors")
     embed(find_parts(str(difficult), size=4), out, encoder, runner=runner)
     options = {"source": "walls", "validation": validation, "keep_vectors": True}
-    found = fit_vectors(VectorFolder(out), encoder, runner=runner, **options)
+    found = encode_pairs(VectorFolder(out, runner), encoder, **options)
     expected = encode_pairs(PairFiles(difficult), encoder, **options)
     compare(found, expected)
     assert (found.pictures.vectors == expected.pictures.vectors).all()
@@ -114,7 +116,7 @@ def test_a_fit_in_parts_is_calibrated_on_the_same_pictures(
             picture.rotate(90 * (number % 4)).resize((10 + number, 9)).save(many / f"{number}.png")
         shutil.copy(path.with_suffix(".txt"), many / f"{number}.txt")
     here = ReCap.fit(many, encoder=encoder, language_model=None, method="ols", source="many")
-    there = fit_in_parts(str(many), encoder.name, None, tmp_path / "pack", source="many", method="ols")
+    there = fit_pack(f"file://{many}", tmp_path / "pack", encoder=encoder.name, language_model="none", method="ols")
     assert here.calibration is not None
     assert there.calibration is not None
     assert here.calibration.pictures == there.calibration.pictures == 25
@@ -128,7 +130,7 @@ def test_validation_pairs_are_not_fitted(pairs_folder: Path, encoder: Encoder, t
     for name in ("red0.png", "red0.txt", "blue2.png", "blue2.txt"):
         shutil.copy(pairs_folder / name, apart / f"other-{name}")
     embed(find_parts(str(pairs_folder), size=4), str(tmp_path / "vectors"), encoder)
-    found = fit_vectors(VectorFolder(str(tmp_path / "vectors")), encoder, validation=PairFiles(apart))
+    found = encode_pairs(VectorFolder(str(tmp_path / "vectors")), encoder, validation=PairFiles(apart))
     compare(found, encode_pairs(PairFiles(pairs_folder), encoder, validation=PairFiles(apart)))
     assert len(found.pictures) == 16
 
@@ -138,7 +140,7 @@ def test_validation_pairs_are_not_fitted(pairs_folder: Path, encoder: Encoder, t
 def test_other_kinds_of_pairs(same_pairs: Callable[[str], Path], encoder: Encoder, tmp_path: Path, kind: str):
     path = same_pairs(kind)
     embed(find_parts(str(path), size=7), str(tmp_path / "vectors"), encoder)
-    compare(fit_vectors(VectorFolder(str(tmp_path / "vectors")), encoder), encode_pairs(PairFiles(path), encoder))
+    compare(encode_pairs(VectorFolder(str(tmp_path / "vectors")), encoder), encode_pairs(PairFiles(path), encoder))
 
 
 @pytest.mark.filterwarnings("ignore::recap.errors.RecapWarning")
@@ -149,12 +151,12 @@ def test_a_part_may_be_empty(same_pairs: Callable[[str], Path], encoder: Encoder
     for name in ("a.tar", "c.tar"):
         tarfile.open(folder / name, "w").close()
     embed(find_parts(str(folder)), str(tmp_path / "vectors"), encoder)
-    assert fit_vectors(VectorFolder(str(tmp_path / "vectors")), encoder).report.pictures == 18
+    assert encode_pairs(VectorFolder(str(tmp_path / "vectors")), encoder).report.pictures == 18
 
 
 def test_sums_leave_their_parts_as_they_are(encoder: Encoder, pairs_folder: Path, tmp_path: Path):
     embed(find_parts(str(pairs_folder)), str(tmp_path / "vectors"), encoder)
-    part = fit_vectors(VectorFolder(str(tmp_path / "vectors")), encoder).statistics
+    part = encode_pairs(VectorFolder(str(tmp_path / "vectors")), encoder).statistics
     before = part.uncentred().cross.copy()
     assert add_statistics(part, part, part).pairs == 3 * part.pairs
     assert (part.uncentred().cross == before).all()
@@ -170,6 +172,6 @@ def test_vectors_of_another_encoder_and_vectors_without_captions(
     shutil.copy(pairs_folder / "red0.png", silent)
     embed(find_parts(str(silent)), str(tmp_path / "vectors"), encoder)
     with pytest.raises(EncoderMismatchError):
-        fit_vectors(VectorFolder(str(tmp_path / "vectors")), load_encoder(f"onnx:{shared_encoder_folder}"))
+        encode_pairs(VectorFolder(str(tmp_path / "vectors")), load_encoder(f"onnx:{shared_encoder_folder}"))
     with pytest.raises(InputError, match="none of the 1 pictures could be used"):
-        fit_vectors(VectorFolder(str(tmp_path / "vectors")), encoder)
+        encode_pairs(VectorFolder(str(tmp_path / "vectors")), encoder)

@@ -16,14 +16,16 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
+from recap.datasets import PairFiles, printable
 from recap.encoders import Encoder, load_encoder
 from recap.encoders.images import digest, label, read
 from recap.errors import ImageError, InputError
+from recap.fitting.pairs import SAMPLE
+from recap.fitting.vectors import ROWS, Row, ShardFacts, Space, VectorFolder, read_space, shard_facts, write_shard
 from recap.parallel import storage
 from recap.parallel.parts import Part, Record
 from recap.parallel.runners import LocalRunner, Result, Runner
-from recap.parallel.shards import ROWS, Row, ShardFacts, Space, VectorFolder, read_space, shard_facts, write_shard
-from recap.types import ImageLike, Vectors
+from recap.types import ImageLike, Pair, Vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,39 @@ def embed(
     return Summary(shards, len(todo))
 
 
+class Originals(dict[str, ImageLike]):
+    """Some pictures that are in no file of their own, by the hash of their content: those with the smallest."""
+
+    def add(self, sha256: str, picture: ImageLike) -> None:
+        """Look at one more."""
+        self[sha256] = picture
+        if len(self) > SAMPLE:
+            del self[max(self)]
+
+
+def embed_pairs(
+    pairs: PairFiles | Sequence[Pair], place: str, encoder: Encoder, *, originals: Originals, progress: bool = False
+) -> VectorFolder:
+    """Encode pairs at hand into one shard of a folder."""
+    folder, space = VectorFolder(place), Space.of(encoder)
+    bar = tqdm(pairs, desc="pairs", unit="image", disable=None if progress else True)
+    shard = storage.joined(place, f"{0:06d}-{0:016x}.parquet")
+    facts = write_shard(shard, _blocks(encoder, _records(bar, pairs), originals), space)
+    folder.finish(space, [facts])
+    return folder
+
+
+def _records(bar: Iterable[Pair], pairs: PairFiles | Sequence[Pair]) -> Iterator[Record]:
+    """Yield pairs as records, those that cannot be used last."""
+    for pair in bar:
+        if isinstance(pair.image, str | Path):
+            yield Record(pair.id, pair.captions, str(pair.image))
+        else:
+            yield Record(pair.id, pair.captions, content=pair.image)
+    for error in pairs.broken if isinstance(pairs, PairFiles) else ():
+        yield Record(printable(str(error).partition(": ")[0]), (), error=str(error))
+
+
 def _kept(folder: VectorFolder, names: Sequence[str], space: Space, source: str) -> dict[str, ShardFacts]:
     """Return the shards that need not be made again, by their names."""
     old = folder.there()
@@ -128,17 +163,16 @@ class Embedding:
 
         def make(todo: tuple[str, Part]) -> ShardFacts:
             place, part = todo
-            return write_shard(place, _blocks(encoder, part), self.space)
+            return write_shard(place, _blocks(encoder, part.records()), self.space)
 
         return make
 
 
-def _blocks(encoder: Encoder, part: Part) -> Iterator[list[Row]]:
-    """Yield the rows of a part, encoded."""
+def _blocks(encoder: Encoder, records: Iterator[Record], originals: Originals | None = None) -> Iterator[list[Row]]:
+    """Yield records as rows, encoded."""
     # recap has a limit of its own, which the user can raise; Pillow's would come first
     Image.MAX_IMAGE_PIXELS = None
-    records = part.records()
-    while rows := _pictures(encoder, islice(records, ROWS)):
+    while rows := _pictures(encoder, islice(records, ROWS), originals):
         vectors = iter(encoder.encode_texts([text for row in rows for text in row.captions]))
         for row in rows:
             if row.captions:
@@ -150,7 +184,7 @@ def _stacked(vectors: Iterator[Vectors], count: int) -> Vectors:
     return np.stack(list(islice(vectors, count)))
 
 
-def _pictures(encoder: Encoder, records: Iterator[Record]) -> list[Row]:
+def _pictures(encoder: Encoder, records: Iterator[Record], originals: Originals | None) -> list[Row]:
     """Return rows with the vectors of their pictures; no more contents are in memory than the encoder looks ahead."""
     rows: list[Row] = []
     waiting: deque[tuple[Row, str]] = deque()
@@ -166,6 +200,8 @@ def _pictures(encoder: Encoder, records: Iterator[Record]) -> list[Row]:
                 except ImageError as error:
                     row.error = str(error)
                     continue
+                if originals is not None and record.content is not None:
+                    originals.add(row.sha256, record.content)
                 waiting.append((row, label(content)))
                 yield content
 

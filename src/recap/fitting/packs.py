@@ -5,19 +5,27 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from recap.assets import cache_dir
-from recap.captioner import ReCap
 from recap.datasets import PairFiles
 from recap.datastore import DiskArguments, DiskStore
-from recap.encoders import load_encoder
+from recap.encoders import Encoder, load_encoder
 from recap.errors import InputError
+from recap.fitting.embedding import embed
 from recap.fitting.tuning import Trial
+from recap.fitting.vectors import VectorFolder, is_vectors
+from recap.language import load_language_model
 from recap.packs.captions import check_place, move, staging
 from recap.packs.card import About
 from recap.packs.folder import changing, check_target
-from recap.parallel.fitting import fit_in_parts, is_for_parts, vectors_beside
+from recap.parallel import storage
+from recap.parallel.parts import find_parts
+from recap.parallel.runners import runner
+from recap.settings import Settings
+
+if TYPE_CHECKING:
+    from recap.captioner import ReCap
 
 
 def fit_pack(
@@ -45,9 +53,14 @@ def fit_pack(
     check_target(target, replace=force)
     if datastore is not None:
         check_place(datastore)
+    from recap.captioner import ReCap
+
+    # the writer in the package was trained on English
+    model = language_model or ("writer" if (language or "en").startswith("en") else "none")
+    changed = {name: value for name, value in {"language": language, **settings}.items() if value is not None}
+    Settings().but(**changed)  # what is wrong with these is said before the work
     options: dict[str, Any] = {
-        # the writer in the package was trained on English
-        "language_model": language_model or ("writer" if (language or "en").startswith("en") else "none"),
+        "language_model": load_language_model(model, device=device),
         "device": device,
         "source": source or Path(pairs).stem,
         "validation": parse_validation(validation or ("0.1" if tune else None), pairs, images),
@@ -56,20 +69,45 @@ def fit_pack(
         "calibrate": calibrate,
         "about": About().but(**(about or {})),
         "progress": True,
-        **{name: value for name, value in {"language": language, **settings}.items() if value is not None},
+        **changed,
     }
     with staging(target, datastore) as make_store:
-        if ray is not None or is_for_parts(pairs, images):
-            options |= {"images": images, "splits": splits or None, "make_store": make_store}
-            captioner = fit_in_parts(pairs, encoder, ray, target, **options)
+        if ray is None and not is_for_parts(pairs, images):
+            files: PairFiles | VectorFolder = PairFiles(pairs, images=images, splits=splits or None)
+            loaded = _load_encoder(encoder, device)
         else:
-            known = PairFiles(pairs, images=images, splits=splits or None)
-            loaded = load_encoder(encoder, device=device, cache=cache_dir() / "vectors.sqlite")
-            captioner = ReCap.fit(known, encoder=loaded, datastore=make_store(loaded.text), **options)
+            files, loaded = embed_in_parts(pairs, encoder, ray, target, images=images, splits=splits, device=device)
+        captioner = ReCap.fit(files, encoder=loaded, datastore=make_store(loaded.text), **options)
         if isinstance(captioner.datastore, DiskStore):
             captioner.datastore.commit()  # so that the pack can have the same files
         _save(captioner, target, datastore)
     return captioner
+
+
+def embed_in_parts(
+    pairs: str, encoder: str, ray: str | None, target: Path, *, images: str | None, splits: Collection[str], device: str
+) -> tuple[VectorFolder, Encoder]:
+    """Return the vectors of pairs and their encoder; they are made first, unless they are what is given.
+
+    They are kept beside the pack until it is there, so that a killed fit goes on.
+    """
+    given, who = is_vectors(pairs), runner(ray)
+    folder = VectorFolder(storage.absolute(pairs) if given else str(vectors_beside(target.absolute())), who)
+    loaded = _load_encoder(folder.space.encoder if given and encoder == "builtin" else encoder, device)
+    if not given:
+        parts = find_parts(pairs, images=images, splits=splits or None, captions_required=True)
+        embed(parts, folder.place, loaded, runner=who, device=device, progress=True)
+    return folder, loaded
+
+
+def is_for_parts(pairs: str, images: str | None = None) -> bool:
+    """Tell whether pairs or their pictures lie in a bucket, or are there as vectors."""
+    return storage.is_url(pairs) or storage.is_url(images or "") or is_vectors(pairs)
+
+
+def vectors_beside(target: Path) -> Path:
+    """Return where the vectors of a pack's pairs are until it is written."""
+    return target.with_name(f".{target.name}.vectors")
 
 
 def update_pack(
@@ -160,7 +198,13 @@ def summarize(captioner: ReCap, rest: str) -> Iterator[str]:
     yield f"{added}{captioner.alignment.method} fitted on {captioner.statistics.pairs:,.0f} pairs of {known:,} pictures"
 
 
+def _load_encoder(name: str, device: str) -> Encoder:
+    return load_encoder(name, device=device, cache=cache_dir() / "vectors.sqlite")
+
+
 def _load(pack: str, device: str, about: dict[str, str | None] | None) -> ReCap:
+    from recap.captioner import ReCap
+
     captioner = ReCap.from_pretrained(pack, device=device, progress=True, cache=cache_dir() / "vectors.sqlite")
     captioner.about = captioner.about.but(**(about or {}))
     return captioner

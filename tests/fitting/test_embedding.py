@@ -15,11 +15,11 @@ import pytest
 
 from recap.encoders import Encoder, load_encoder
 from recap.errors import EncoderMismatchError, ImageError, InputError
-from recap.parallel import embedding as encoding
-from recap.parallel.embedding import embed, in_parts
+from recap.fitting import embedding as encoding
+from recap.fitting.embedding import embed, in_parts
+from recap.fitting.vectors import VectorFolder, is_vectors, read_shard
 from recap.parallel.parts import find_parts
 from recap.parallel.runners import LocalRunner
-from recap.parallel.shards import VectorFolder, is_vectors, read_shard
 from recap.types import Pair
 
 
@@ -36,8 +36,8 @@ def test_vectors_are_the_encoders(pairs: list[Pair], pairs_folder: Path, encoder
 
 KILLED = """
 import os, signal, sys
-from recap.parallel import shards
-from recap.parallel.embedding import embed
+from recap.fitting import vectors as shards
+from recap.fitting.embedding import embed
 from recap.parallel.parts import find_parts
 from recap.encoders import load_encoder
 

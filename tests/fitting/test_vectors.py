@@ -9,7 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from recap.errors import EncoderMismatchError, InputError
-from recap.parallel.shards import (
+from recap.fitting.vectors import (
     ROWS,
     Row,
     Space,
