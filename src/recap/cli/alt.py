@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -10,7 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from recap.cli.options import FILE, FOLDER, OUTPUT, confidence_option, json_option, load_captioner, pack_options, warn
+from recap.cli.options import (
+    FILE,
+    FOLDER,
+    OUTPUT,
+    confidence_option,
+    json_option,
+    load_captioner,
+    pack_options,
+    print_json,
+    warn,
+)
 
 if TYPE_CHECKING:
     from recap.alt.fill import FilledPage
@@ -72,7 +81,7 @@ def _report(page: Path, filled: FilledPage, as_json: bool) -> None:
     """Say what became of the pictures; those that had a text or need none are only counted."""
     for finding in filled.findings:
         if as_json:
-            click.echo(json.dumps({"page": str(page), **asdict(finding)}, ensure_ascii=False))
+            print_json({"page": str(page), **asdict(finding)})
         elif finding.status not in ("filled", "described", "decorative"):
             source = f" {finding.short_src}" if finding.src else ""
             warn(f"{page}:{finding.line}:{source} left alone: {finding.text}")

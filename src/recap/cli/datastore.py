@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import click
 
-from recap.cli.options import COUNT, caption_filters, compact_option, json_option, own_pack, printable
+from recap.cli.options import COUNT, caption_filters, compact_option, json_option, own_pack, print_json, printable
 
 
 @click.group()
@@ -37,8 +36,10 @@ def list_captions(pack: Path, limit: int | None, sources: bool, as_json: bool, *
         _print(store.walk(ids[:limit]), as_json)
         return
     for name, count in sorted(Counter(row.source for row in store.walk(ids)).items()):
-        record = json.dumps({"source": name, "captions": count}, ensure_ascii=False)
-        click.echo(record if as_json else f"{name}\t{count}")
+        if as_json:
+            print_json({"source": name, "captions": count})
+        else:
+            click.echo(f"{printable(name)}\t{count}")
 
 
 @datastore.command("add")
@@ -116,5 +117,7 @@ def move(pack: Path, where: str) -> None:
 
 def _print(rows: Any, as_json: bool = False) -> None:
     for row in rows:
-        line = f"{row.id}\t{row.source}\t{row.image_id}\t{row.text}"
-        click.echo(json.dumps(asdict(row), ensure_ascii=False) if as_json else printable(line))
+        if as_json:
+            print_json(asdict(row))
+        else:
+            click.echo(f"{row.id}\t" + "\t".join(map(printable, (row.source, row.image_id, row.text))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -22,7 +23,8 @@ OUTPUT = click.Path(dir_okay=False, path_type=Path)
 ANY_PATH = click.Path(path_type=Path)
 COUNT = click.IntRange(1)
 
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+"""Characters that control a terminal, or turn around what follows; of white space only those that end a line."""
 _ADDRESS = re.compile(r"|auto|local|(ray://)?[^/\s]+:\d+")
 
 
@@ -41,8 +43,14 @@ class OwnPack(click.Path):
 
 
 def printable(text: str) -> str:
-    """Replace the characters by which a text could control the terminal."""
-    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+    """Return a text as one column of one line: without characters that control the terminal, tabs and line ends."""
+    return re.sub(r"[\t\n]", " ", _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text))
+
+
+def print_json(value: Any, indent: int | None = None) -> None:
+    """Print a value as json, in which characters that control the terminal are escaped."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    click.echo(_CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
 def warn(message: object) -> None:

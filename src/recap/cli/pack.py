@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from recap.cli.options import ANY_PATH, COUNT, FOLDER, json_option, method_option, split_option, warn
+from recap.cli.options import (
+    ANY_PATH,
+    COUNT,
+    FOLDER,
+    json_option,
+    method_option,
+    print_json,
+    printable,
+    split_option,
+    warn,
+)
 
 
 @click.group()
@@ -25,7 +34,10 @@ def info(name: str, as_json: bool) -> None:
     from recap.packs.verify import describe, format_facts
 
     facts = describe(name)
-    click.echo(json.dumps(facts, ensure_ascii=False, indent=2) if as_json else "\n".join(format_facts(facts)))
+    if as_json:
+        print_json(facts, indent=2)
+    else:
+        click.echo("\n".join(map(printable, format_facts(facts))))
 
 
 @pack.command()
@@ -42,8 +54,7 @@ def verify(folder: Path, encoder: bool, as_json: bool) -> None:
     for check in run_checks(folder, encoder=encoder):
         broken = broken or bool(check.problem)
         if as_json:
-            record = {"check": check.name, "ok": not check.problem, "problem": check.problem, "detail": check.detail}
-            click.echo(json.dumps(record, ensure_ascii=False))
+            print_json({"check": check.name, "ok": not check.problem, "problem": check.problem, "detail": check.detail})
         else:
             click.echo(f"{'BROKEN' if check.problem else 'ok':8}{check.name}: {check.problem or check.detail}")
     if broken:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from recap.cli.options import COUNT, FILE, json_option, load_captioner, pack_options, printable
+from recap.cli.options import COUNT, FILE, json_option, load_captioner, pack_options, print_json, printable
 
 
 @click.command()
@@ -28,7 +27,7 @@ def retrieve(picture: Path, pack: str, device: str, k: int, as_json: bool) -> No
         nearest["unaligned"] = captioner.retrieve(picture, k, aligned=False)
     if as_json:
         plain = {name: [asdict(item) for item in items] for name, items in nearest.items()}
-        click.echo(json.dumps({"path": str(picture), **plain}, ensure_ascii=False))
+        print_json({"path": str(picture), **plain})
         return
     for name, items in nearest.items():
         if len(nearest) > 1:

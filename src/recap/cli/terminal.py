@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from recap.cli.options import printable, warn
+from recap.cli.options import print_json, printable, warn
 from recap.selection import describe_choice
 from recap.text import Attribution, attribute, same_word, surface_words
 from recap.types import Caption
@@ -42,7 +41,7 @@ class Printer:
         "unsure" is for people: what goes into a pipe or a file keeps its two columns.
         """
         if self.as_json:
-            click.echo(json.dumps(record.as_dict(), ensure_ascii=False))
+            print_json(record.as_dict())
         elif self.explain:
             print_explanation(record.path, record.as_caption(), withheld=record.abstained)
         else:
