@@ -59,7 +59,7 @@ def written(folder: Path, picture: Path, **options: object) -> Elements:
 
 def test_everything_about_a_caption_is_on_the_page(tmp_path: Path, picture: Path):
     page = written(tmp_path, picture)
-    for said in ("Walls & more", "a red wall", "83% sure", "aligned cosine 0.45", "chosen by consensus", "walls"):
+    for said in ("Walls & more", "a red wall", "83% sure", "aligned cosine 0.45", "evidence agrees on", "walls"):
         assert said in page.text
     for said in ("the wall is red", "two walls", "others (machine)", "0.50", "0.40", "0.31", "language model"):
         assert said in page.text

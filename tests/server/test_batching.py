@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from recap.errors import ImageError, InputError
-from recap.server.batching import Batcher, Picture
+from recap.server.batching import Batcher, Picture, Task
 from recap.server.metrics import Metrics
 from recap.server.problems import Problem
 
 
-@dataclass
+@dataclass(eq=False)
 class Log:
     """What the worker has done, and a gate at which it waits while it encodes."""
 
@@ -33,23 +33,15 @@ class Log:
             broken = content.startswith(b"broken")
             yield ImageError(f"<{len(content)} bytes>: broken") if broken else np.float32([len(content)])
 
-
-@dataclass(frozen=True)
-class Double:
-    log: Log = field(repr=False)
-    picture: Picture
-    group: Hashable = ""
-
-    def run(self, tasks: Sequence[Double], vectors: Sequence[Any]) -> list[float]:
-        contents = [task.picture.content for task in tasks]
-        self.log.groups.append(contents)
+    def double(self, contents: Sequence[bytes], vectors: Any, group: Hashable) -> list[float]:
+        self.groups.append(list(contents))
         if any(content.startswith(b"refused") for content in contents):
             raise InputError("refused")
         return [2 * float(vector[0]) for vector in vectors]
 
 
-def task(log: Log, content: bytes, group: Hashable = "", cost: int = 1) -> Double:
-    return Double(log, Picture(content.decode(), content, cost), group)
+def task(log: Log, content: bytes, group: Hashable = "", cost: int = 1) -> Task:
+    return Task(log.double, content, (group,), Picture(content.decode(), content, cost))
 
 
 @pytest.fixture

@@ -41,6 +41,27 @@ def test_without_the_key_only_health_and_documentation_answer(serve: Serve, red:
         assert client.get("/v1/packs", headers=headers).status_code == 200
 
 
+def test_a_wrong_key_is_told_from_none(serve: Serve):
+    client = serve(api_keys=(KEY,))
+    missing, wrong = client.get("/v1/packs"), client.get("/v1/packs", headers={"Authorization": "Bearer wrong"})
+    assert missing.status_code == wrong.status_code == 401
+    assert "a key is needed" in missing.json()["detail"]
+    assert "is not one of the service's" in wrong.json()["detail"]
+    assert "error" not in missing.headers["WWW-Authenticate"]
+    assert 'error="invalid_token"' in wrong.headers["WWW-Authenticate"]
+    assert wrong.json()["detail"] == client.get("/v1/packs", headers={"X-API-Key": "wrong"}).json()["detail"]
+
+
+def test_the_schema_declares_keys_where_they_are_needed(serve: Serve):
+    schema = serve(api_keys=(KEY,)).get("/openapi.json").json()
+    kinds = {(scheme["type"], scheme.get("scheme")) for scheme in schema["components"]["securitySchemes"].values()}
+    assert kinds == {("http", "bearer"), ("apiKey", None)}
+    for path, operations in schema["paths"].items():
+        for operation in operations.values():
+            assert ("security" in operation) == path.startswith(("/v1/", "/metrics")), path
+    assert "securitySchemes" not in serve().get("/openapi.json").json()["components"]
+
+
 @given(st.lists(st.text(min_size=1), max_size=4), st.text())
 def test_keys_are_equal_or_not(keys: list[str], key: str):
     assert (key in Keys(keys)) == (key in keys)
@@ -54,6 +75,9 @@ def test_keys_are_equal_or_not(keys: list[str], key: str):
         ({"Host": "[::1]:8000"}, 200),
         ({"Host": "[::1]"}, 200),
         ({"Host": "evil.example"}, 403),
+        ({"Host": "LOCALHOST:80"}, 200),
+        ({"Host": "localhost:evil"}, 403),
+        ({"Host": ""}, 403),
         ({"Host": "localhost.evil.example"}, 403),
         ({"Origin": "http://localhost"}, 200),
         ({"Origin": "http://evil.example"}, 403),
@@ -61,7 +85,17 @@ def test_keys_are_equal_or_not(keys: list[str], key: str):
     ],
 )
 def test_other_names_and_other_origins_are_refused(serve: Serve, headers: dict[str, str], status: int):
-    assert serve().get("/v1/packs", headers=headers).status_code == status
+    answer = serve().get("/v1/packs", headers=headers)
+    assert answer.status_code == status
+    if status == 403:
+        assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_a_refused_name_says_which_option_allows_it(serve: Serve):
+    refused = serve().get("/healthz", headers={"Host": "evil.example"})
+    assert "--host-name" in refused.json()["detail"]
+    assert serve(hosts=("evil.example",)).get("/healthz", headers={"Host": "evil.example"}).status_code == 200
+    assert serve(hosts=None).get("/healthz", headers={"Host": "anything.example"}).status_code == 200
 
 
 def test_every_answer_has_the_security_headers_and_none_opens_cors(serve: Serve):

@@ -23,6 +23,7 @@ from fastapi.testclient import TestClient
 
 from recap import ReCap
 from recap.confidence import Calibration
+from recap.selection import RULES, describe_choice
 from recap.server import ServerConfig, create_app
 
 Serve = Callable[..., TestClient]
@@ -89,6 +90,12 @@ def test_samples_are_the_pictures_of_the_examples(serve: Serve):
     picture = client.get(f"/static/samples/{names[0]}")
     assert picture.headers["Content-Type"] == "image/jpeg"
     assert picture.content == (ROOT / "examples" / "pictures" / names[0]).read_bytes()
+
+
+def test_the_page_names_selection_rules_as_the_command_line_does(serve: Serve):
+    script = serve().get("/static/result.js").text
+    for rule in RULES:
+        assert f'{rule}: "{describe_choice(rule)}"' in script
 
 
 @pytest.fixture(scope="module")

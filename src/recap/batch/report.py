@@ -23,6 +23,7 @@ from recap import __version__
 from recap.encoders.images import decode
 from recap.errors import ImageError, InputError
 from recap.files import atomic_write
+from recap.selection import describe_choice
 from recap.text import AttributedWord, Attribution, attribute, same_word, surface_words
 from recap.types import Candidate, Caption, Evidence, ImageLike
 
@@ -52,7 +53,7 @@ def card(name: str, link: str, shown: Image | None, caption: Caption, *, withhel
     """Return the part of the page about one picture; a ``withheld`` or unsure caption is shown as such."""
     attribution = attribute(caption)
     sure = caption.score if caption.confidence is None else caption.confidence
-    words = _tag(caption, withheld) + _words(caption.text, attribution)
+    words, choice = _tag(caption, withheld) + _words(caption.text, attribution), describe_choice(caption.selection)
     return f"""<article class="card{" withheld" if withheld else ""}" data-sure="{sure:.4f}">
 <a class="picture" href="{escape(link)}" aria-label="Open {plain(PurePath(name).name)}">{_image(shown)}</a>
 <div class="about">
@@ -61,7 +62,7 @@ def card(name: str, link: str, shown: Image | None, caption: Caption, *, withhel
 {_unsupported(attribution.unsupported)}<h3>Retrieved captions{_common_source(caption.evidence)}</h3>
 <ol class="rows">
 {"".join(_evidence_rows(attribution))}</ol>
-<details><summary>Candidates <small>({len(caption.candidates)}, chosen by {plain(caption.selection)})</small></summary>
+<details><summary>Candidates <small>({len(caption.candidates)}, {plain(choice)})</small></summary>
 <ol class="rows">
 {"".join(_candidate_rows(caption.candidates))}</ol></details>
 <p class="file">{plain(name)}</p>

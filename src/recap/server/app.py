@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, closing
 from functools import partial
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Security
+from starlette.middleware import Middleware
 
 from recap import __version__
 from recap.captioner import ReCap
 from recap.encoders.apart import ApartDecoder
 from recap.encoders.network import cores
-from recap.server import problems
 from recap.server.batching import Batcher
-from recap.server.config import ServerConfig
+from recap.server.config import DECODER_MEMORY, FETCH_SECONDS, MAX_DECODERS, PIXEL_MEMORY, ServerConfig
 from recap.server.fetching import Fetcher
 from recap.server.metrics import Metrics, Observer
-from recap.server.middleware import BodyLimits, Guard
-from recap.server.page import page_router
-from recap.server.routes import captions_router, status_router
+from recap.server.middleware import BEARER, KEY_HEADER, BodyLimits, Guard, SecurityHeaders, TrustedHosts
+from recap.server.problems import HANDLERS
+from recap.server.routes import captions_router, health_router, metrics_router, packs_router, page_router
 from recap.server.routes_datastore import datastore_router
 from recap.server.service import Service
 from recap.server.tasks import Engine
 
 DESCRIPTION = "Captions for pictures, with their evidence, and scores for captions. Errors are problem+json."
-FETCH_SECONDS = 15.0
-MAX_DECODERS = 4
-DECODER_MEMORY = 512 << 20
-"""Bytes that a process which decodes may have, apart from those for pixels."""
-PIXEL_MEMORY = 32
-"""Bytes that decoding and converting a pixel may take."""
 
 
 def create_app(captioner: ReCap, config: ServerConfig | None = None) -> FastAPI:
@@ -53,38 +47,41 @@ def create_app(captioner: ReCap, config: ServerConfig | None = None) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        if decoder is not None:
-            decoder.start()
-        batcher.start()
-        try:
-            yield
-        finally:
-            batcher.close()
+        with ExitStack() as stack:
+            for part in (fetcher, decoder, batcher):
+                if part is not None:
+                    stack.enter_context(closing(part))
             if decoder is not None:
-                decoder.close()
-            if fetcher is not None:
-                fetcher.close()
+                decoder.start()
+            batcher.start()
+            yield
 
-    # the usual pages of documentation load scripts from elsewhere
     app = FastAPI(
         title="recap",
         version=__version__,
         description=DESCRIPTION,
+        # the usual pages of documentation load scripts from elsewhere
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
         lifespan=lifespan,
+        exception_handlers=HANDLERS,
+        middleware=[
+            Middleware(Observer, metrics=metrics),
+            Middleware(SecurityHeaders),
+            Middleware(TrustedHosts, hosts=chosen.hosts),
+            Middleware(Guard, keys=chosen.api_keys),
+            Middleware(BodyLimits, config=chosen, metrics=metrics),
+        ],
     )
     app.state.stopping = False
     app.state.on_death = lambda: None
     app.state.service = Service(chosen, Engine(captioner), batcher, metrics, fetcher)
-    problems.install(app)
-    for router in (captions_router, datastore_router, status_router, page_router()):
-        app.include_router(router)
-    # the last one added is the first to see a request
-    app.add_middleware(BodyLimits, config=chosen, metrics=metrics)
-    app.add_middleware(Guard, config=chosen)
-    app.add_middleware(Observer, metrics=metrics)
+    # checked by the guard, before a body is read; declared here, so that clients know
+    keys = [Security(BEARER), Security(KEY_HEADER)] if chosen.api_keys else []
+    for router in (captions_router, datastore_router, packs_router, health_router, metrics_router, page_router):
+        is_open = router in (health_router, page_router)
+        app.include_router(router, dependencies=[] if is_open else keys)
     return app
 
 

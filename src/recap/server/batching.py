@@ -18,18 +18,18 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any
+
+import numpy as np
 
 from recap.encoders.images import label
 from recap.errors import ImageError
+from recap.server.config import PIXEL_BUDGET
 from recap.server.metrics import Metrics
 from recap.server.problems import Problem, renamed
 from recap.types import Vectors
 
 logger = logging.getLogger("recap.server")
-
-PIXEL_BUDGET = 2
-"""A batch has at most this many times the pixels a picture may have, so that decoding it does not fill the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,22 +42,16 @@ class Picture:
     """How many pixels it counts for; see ``forms.decoding_cost``."""
 
 
-class Task(Protocol):
-    """Something a request wants done. Tasks of one kind and group are done together."""
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Something a request wants done. Tasks with the same ``run`` and ``group`` are done together."""
 
-    @property
-    def picture(self) -> Picture | None:
-        """The picture whose vector is needed, if one is."""
-        ...
-
-    @property
-    def group(self) -> Hashable:
-        """What like tasks have in common."""
-        ...
-
-    def run(self, tasks: Sequence[Self], vectors: Sequence[Vectors]) -> Sequence[Any]:
-        """Return the results of this task and others of its group, given the vectors of their pictures."""
-        ...
+    run: Callable[..., Sequence[Any]]
+    """Called with the arguments of several tasks, the vectors of their pictures, and what is in ``group``."""
+    argument: Any = None
+    group: tuple[Hashable, ...] = ()
+    picture: Picture | None = None
+    """The picture whose vector is needed, if one is."""
 
 
 @dataclass(eq=False, slots=True)
@@ -72,10 +66,10 @@ class Batcher:
 
     Args:
         encode: yields for each picture its vector or the reason why there is none.
-        metrics: what is told about batches.
-        max_queue: how many tasks may wait.
-        max_batch: how many are worked on together; 1 turns batching off.
-        max_pixels: how many pixels one picture may have.
+        metrics: counts batches.
+        max_queue: number of tasks that may wait.
+        max_batch: batch size; 1 turns batching off.
+        max_pixels: pixels of one picture.
         on_death: called when the worker dies of something that no request should be able to cause.
     """
 
@@ -136,8 +130,7 @@ class Batcher:
                 raise _to_be_restarted()
             if not self.ready:
                 raise Problem.busy("the service is stopping", 5)
-            if len(self._waiting) + len(jobs) > self._max_queue:
-                self._drop_cancelled()
+            self._drop_cancelled()
             if len(self._waiting) + len(jobs) > self._max_queue:
                 self._metrics.rejected.inc(len(jobs))
                 seconds = min(60, math.ceil(len(self._waiting) * self._seconds) or 1)
@@ -198,7 +191,7 @@ class Batcher:
             groups: dict[Hashable, list[_Job]] = {}
             for job in batch:
                 if not job.future.done():
-                    groups.setdefault((type(job.task), job.task.group), []).append(job)
+                    groups.setdefault((job.task.run, job.task.group), []).append(job)
             for jobs in groups.values():
                 self._run_group([job for job in jobs if not job.future.cancelled()])
         except BaseException as error:
@@ -210,12 +203,8 @@ class Batcher:
 
     def _encode_pictures(self, batch: list[_Job]) -> None:
         jobs = [(job, job.task.picture) for job in batch if job.task.picture is not None]
-        pictures = [(job, picture) for job, picture in jobs if picture is not None]
-        if not pictures:
-            return
-        for (job, picture), vector in zip(
-            pictures, self._encode([picture.content for _, picture in pictures]), strict=True
-        ):
+        vectors = self._encode([picture.content for _, picture in jobs]) if jobs else ()
+        for (job, picture), vector in zip(jobs, vectors, strict=True):
             if isinstance(vector, ImageError):
                 _settle(job.future, renamed(vector, label(picture.content), picture.name))
             else:
@@ -225,10 +214,11 @@ class Batcher:
         """Do like tasks together, or one by one when that fails, so that nobody suffers for another's request."""
         if not jobs:
             return
-        tasks = [job.task for job in jobs]
         vectors = [job.vector for job in jobs if job.vector is not None]
+        first = jobs[0].task
         try:
-            results = tasks[0].run(tasks, vectors)
+            arguments = [job.task.argument for job in jobs]
+            results = first.run(arguments, np.stack(vectors) if vectors else None, *first.group)
         except Exception as error:
             if len(jobs) == 1:
                 _settle(jobs[0].future, error)

@@ -1,4 +1,4 @@
-"""What the person who starts the service decides."""
+"""What the person who starts the service decides, and the limits that are fixed."""
 
 from __future__ import annotations
 
@@ -8,10 +8,34 @@ from pathlib import Path
 from recap.errors import InputError
 
 MEGABYTE, MEBIBYTE = 1_000_000, 1 << 20
-MIN_KEY = 16
-"""Fewest characters of a key."""
+
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 """What a browser on the same machine calls a service that listens on loopback."""
+MIN_KEY = 16
+"""Fewest characters of a key."""
+MAX_JSON = 256 * 1024
+"""Bytes of a body that is no form: a hundred captions of a thousand characters, and room to spare."""
+MAX_FIELDS = 400
+"""Fields of a form."""
+MAX_FIELD_BYTES = 16 * 1024
+"""Bytes of a field that is no picture."""
+MAX_NAME = 100
+"""Characters of a name in a message."""
+MAX_ERRORS = 20
+"""Invalid fields that a problem lists."""
+PIXEL_BUDGET = 2
+"""Pixels of a batch, in units of what one picture may have, so that decoding it does not fill the memory."""
+MAX_DECODERS = 4
+"""Processes that decode pictures."""
+DECODER_MEMORY = 512 << 20
+"""Bytes that a process which decodes may have, apart from those for pixels."""
+PIXEL_MEMORY = 32
+"""Bytes that decoding and converting a pixel may take."""
+FETCH_SECONDS = 15.0
+"""Time for fetching a picture by its address, redirects included."""
+MAX_REDIRECTS = 3
+MAX_URL = 2000
+"""Characters of an address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,19 +43,19 @@ class ServerConfig:
     """Limits and permissions of the service."""
 
     pack: str = "builtin"
-    """The name of the pack, for the eyes of users."""
+    """The name of the pack, as users see it."""
     max_body: int = 32 * MEBIBYTE
-    """So many bytes a request may have."""
+    """Bytes of a request."""
     max_held: int = 256 * MEBIBYTE
-    """So many bytes of all requests together are held in memory."""
+    """Bytes of all requests together that are held in memory."""
     max_pixels: int = 25_000_000
-    """So many pixels a picture may have; see ``forms.decoding_cost``."""
+    """Pixels of a picture; see ``forms.decoding_cost``."""
     max_pictures: int = 16
-    """So many pictures a request may have."""
+    """Pictures of a request."""
     max_queue: int = 64
-    """So many pictures may wait; whoever comes then is asked to come again."""
+    """Pictures that may wait; when the queue is full, the answer is 503."""
     max_batch: int = 32
-    """So many pictures are worked on together; 1 turns batching off."""
+    """Batch size; 1 turns batching off."""
     timeout: float = 60.0
     """Seconds from the last byte of a request to its answer."""
     body_timeout: float = 30.0

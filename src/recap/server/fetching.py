@@ -22,14 +22,13 @@ from urllib.parse import SplitResult, urljoin, urlsplit
 
 from recap import __version__
 from recap.errors import ImageError
+from recap.server.config import MAX_REDIRECTS, MAX_URL
 
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 Take: TypeAlias = Callable[[int], None]
 """Is told how many bytes came, and raises when there is no room for them."""
 PORTS = {"http": 80, "https": 443}
-REDIRECTS = 3
 CHUNK = 64 * 1024
-MAX_LENGTH = 2000
 NAT64 = ipaddress.ip_network("64:ff9b::/96")
 DENIED = tuple(
     map(
@@ -73,7 +72,7 @@ class Fetcher:
     """Fetches pictures with a limit on bytes and time.
 
     Args:
-        max_bytes: so large a picture may be.
+        max_bytes: size of a picture.
         timeout: seconds for all of it, redirects included.
         allowed: which addresses may be connected to.
         resolver: finds the addresses of a name.
@@ -112,17 +111,17 @@ class Fetcher:
     def fetch_now(self, url: str, take: Take = lambda _: None) -> bytes:
         """Do the work of ``fetch`` in this thread."""
         deadline = time.monotonic() + self.timeout
-        for _ in range(REDIRECTS + 1):
+        for _ in range(MAX_REDIRECTS + 1):
             target = self._checked(url)
             content, location = self._get(target, deadline, take)
             if location is None:
                 return content
             url = urljoin(url, location)
-        raise ImageError(f"{_short(url)}: more than {REDIRECTS} redirects")
+        raise ImageError(f"{_short(url)}: more than {MAX_REDIRECTS} redirects")
 
     def _checked(self, url: str) -> SplitResult:
         try:
-            if len(url) > MAX_LENGTH or not url.isascii() or not url.isprintable() or " " in url:
+            if len(url) > MAX_URL or not url.isascii() or not url.isprintable() or " " in url:
                 raise ValueError("not an address")
             target = urlsplit(url)
             port = target.port

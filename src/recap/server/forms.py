@@ -23,17 +23,13 @@ from starlette.requests import Request
 from recap.encoders.images import decoded_pixels, formats, open_picture
 from recap.errors import ImageError
 from recap.server.batching import Picture
-from recap.server.config import ServerConfig
+from recap.server.config import MAX_FIELD_BYTES, MAX_FIELDS, MAX_NAME, ServerConfig
 from recap.server.fetching import Fetcher, Take
 from recap.server.problems import Problem
 from recap.server.schemas import Form
 
 IMAGE, URL = "image", "url"
 """The fields that name pictures."""
-
-MAX_FIELDS = 400
-MAX_FIELD_BYTES = 16 * 1024
-MAX_NAME = 100
 
 AnyForm = TypeVar("AnyForm", bound=Form)
 
@@ -151,8 +147,8 @@ async def pictures(
         raise Problem(413, f"{count} pictures are over the limit of {config.max_pictures} a request")
     if received.urls and fetcher is None:
         raise Problem(403, "pictures by address are not allowed here; recap serve --allow-urls allows them")
-    sent = [asyncio.to_thread(_sniffed, name, content, config.max_pixels) for name, content in received.files]
-    fetched = [_fetched(fetcher, url, number, config, take) for number, url in enumerate(received.urls) if fetcher]
+    sent = [asyncio.to_thread(_try_sniff, name, content, config.max_pixels) for name, content in received.files]
+    fetched = [_fetch(fetcher, url, number, config, take) for number, url in enumerate(received.urls) if fetcher]
     return list(await asyncio.gather(*sent, *fetched))
 
 
@@ -165,16 +161,16 @@ def only(found: Sequence[Picture | ImageError]) -> Picture:
     return found[0]
 
 
-async def _fetched(fetcher: Fetcher, url: str, number: int, config: ServerConfig, take: Take) -> Picture | ImageError:
+async def _fetch(fetcher: Fetcher, url: str, number: int, config: ServerConfig, take: Take) -> Picture | ImageError:
     try:
         content = await fetcher.fetch(url, take)
     except ImageError as error:
         return error
     name = shown_name(url.partition("?")[0].partition("#")[0], number)
-    return await asyncio.to_thread(_sniffed, name, content, config.max_pixels)
+    return await asyncio.to_thread(_try_sniff, name, content, config.max_pixels)
 
 
-def _sniffed(name: str, content: bytes, max_pixels: int) -> Picture | ImageError:
+def _try_sniff(name: str, content: bytes, max_pixels: int) -> Picture | ImageError:
     try:
         return sniff(name, content, max_pixels)
     except ImageError as error:

@@ -1,6 +1,7 @@
 """Who may speak with the service, what browsers are told about its answers, and how much of a body is read.
 
-Bodies are limited in length, in time, and in how much of all of them is held in memory.
+Bodies are limited in length, in time, and in how much of all of them is held in memory. Starlette's middleware for
+bodies has one limit for all and no time; here forms may be larger than json.
 """
 
 from __future__ import annotations
@@ -11,19 +12,134 @@ import hmac
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
+from fastapi.security import APIKeyHeader, HTTPBearer
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from recap.server.config import ServerConfig
+from recap.server.config import MAX_JSON, ServerConfig
 from recap.server.metrics import Metrics
 from recap.server.problems import Problem
 
-MAX_JSON = 256 * 1024
-"""Bytes of a body that is no form: a hundred captions of a thousand characters, and room to spare."""
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; font-src 'self'; "
+        "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+PROTECTED = ("/v1/", "/metrics")
+"""Paths that need a key where keys are configured; the rest is the page, its documentation and health."""
+
+BEARER = HTTPBearer(auto_error=False, description="A key of the service.")
+KEY_HEADER = APIKeyHeader(name="X-API-Key", auto_error=False, description="The same key, in a header of its own.")
 
 ACCOUNT = "recap.account"
 """Where a request's scope has its account of memory."""
+
+
+class Keys:
+    """Keys that open the service, compared in a time that says nothing about them."""
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        self._digests = [_digest(key) for key in keys]
+
+    def __bool__(self) -> bool:
+        return bool(self._digests)
+
+    def __contains__(self, key: str) -> bool:
+        digest, known = _digest(key), False
+        # no early end: how long it takes must not depend on which key fits
+        for other in self._digests:
+            known |= hmac.compare_digest(digest, other)
+        return known
+
+
+class SecurityHeaders:
+    """Middleware that adds the security headers to every answer."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(HEADERS)
+                if scope["path"].startswith("/v1/"):
+                    headers["Cache-Control"] = "no-store"
+            await send(message)
+
+        await self.app(scope, receive, send_with_headers)
+
+
+class TrustedHosts:
+    """Starlette's check of the Host header, with a refusal that says which option would allow the name."""
+
+    def __init__(self, app: ASGIApp, hosts: Iterable[str] | None) -> None:
+        self.app = app
+        self._hosts = ["*"] if hosts is None else list(hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or refuse it."""
+
+        async def pass_on(scope: Scope, receive: Receive, _: Send) -> None:
+            await self.app(scope, receive, send)
+
+        async def refuse(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                problem = Problem(403, "this service does not answer to that name; recap serve --host-name allows it")
+                await problem.response()(scope, receive, send)
+
+        await TrustedHostMiddleware(pass_on, self._hosts, www_redirect=False)(scope, receive, refuse)
+
+
+class Guard:
+    """Middleware that turns away pages of other origins, and whoever has no key."""
+
+    def __init__(self, app: ASGIApp, keys: Iterable[str]) -> None:
+        self.app = app
+        self._keys = Keys(keys)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or say why not; the body is not read before."""
+        problem = await self._refusal(Request(scope)) if scope["type"] == "http" else None
+        await (problem.response() if problem else self.app)(scope, receive, send)
+
+    async def _refusal(self, request: Request) -> Problem | None:
+        origin = request.headers.get("origin")
+        if origin is not None and origin.partition("://")[2].lower() != request.headers.get("host", "").lower():
+            return Problem(403, "requests from pages of other origins are not answered")
+        if not self._keys or not request.scope["path"].startswith(PROTECTED):
+            return None
+        key = await _read_key(request)
+        if not key:
+            detail, error = "a key is needed: Authorization: Bearer KEY, or X-API-Key: KEY", ""
+        elif key not in self._keys:
+            detail, error = "this key is not one of the service's", ', error="invalid_token"'
+        else:
+            return None
+        return Problem(401, detail, headers={"WWW-Authenticate": f'Bearer realm="recap"{error}'})
+
+
+async def _read_key(request: Request) -> str:
+    bearer = await BEARER(request)
+    return bearer.credentials.strip() if bearer else await KEY_HEADER(request) or ""
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
 
 
 class Memory:
@@ -61,17 +177,17 @@ class Memory:
         self._metrics.held.set(self._held)
 
 
+@dataclass(slots=True)
 class Account:
     """What one request holds."""
 
-    def __init__(self, memory: Memory) -> None:
-        self.size = 0
-        self.open = True
-        self._memory = memory
+    memory: Memory
+    size: int = 0
+    open: bool = True
 
     def take(self, size: int) -> None:
         """Hold more; ``Problem`` when there is no room. May be called in any thread."""
-        self._memory.take(self, size)
+        self.memory.take(self, size)
 
 
 class BodyLimits:
@@ -91,26 +207,23 @@ class BodyLimits:
         # pictures come in forms; anything else is parsed as a whole, in the loop that serves everybody
         is_form = headers.get("content-type", "").lower().startswith("multipart/")
         limit = self._config.max_body if is_form else min(self._config.max_body, MAX_JSON)
+        too_large = Problem(413, f"the request is over the limit of {limit} bytes")
         length = headers.get("content-length", "")
         if length.isdigit() and int(length) > limit:
-            await _too_large(limit).response()(scope, receive, send)
+            await too_large.response()(scope, receive, send)
             return
         body = _Body(receive, self._config.body_timeout)
 
-        async def guarded() -> Message:
+        async def receive_limited() -> Message:
             message = await body.next()
             if body.size > limit:
-                raise _too_large(limit)
+                raise too_large
             account.take(len(message.get("body", b"")))
             return message
 
         with self._memory.account() as account:
             scope[ACCOUNT] = account
-            await self.app(scope, guarded, send)
-
-
-def _too_large(limit: int) -> Problem:
-    return Problem(413, f"the request is over the limit of {limit} bytes")
+            await self.app(scope, receive_limited, send)
 
 
 class _Body:
@@ -137,93 +250,3 @@ class _Body:
         self.size += len(message.get("body", b""))
         self._complete = message["type"] != "http.request" or not message.get("more_body", False)
         return message
-
-
-HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; font-src 'self'; "
-        "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-    ),
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-}
-
-PROTECTED = ("/v1/", "/metrics")
-"""Paths that need a key where keys are configured; the rest is the page, its documentation and health."""
-
-
-class Keys:
-    """Keys that open the service, compared in a time that says nothing about them."""
-
-    def __init__(self, keys: Iterable[str]) -> None:
-        self._digests = [_digest(key) for key in keys]
-
-    def __bool__(self) -> bool:
-        return bool(self._digests)
-
-    def __contains__(self, given: str) -> bool:
-        digest, found = _digest(given), False
-        # no early end: how long it takes must not depend on which key fits
-        for known in self._digests:
-            found |= hmac.compare_digest(digest, known)
-        return found
-
-
-class Guard:
-    """Middleware that turns away strangers: no key, another name than the service's, a page of another origin."""
-
-    def __init__(self, app: ASGIApp, config: ServerConfig) -> None:
-        self.app = app
-        self._keys = Keys(config.api_keys)
-        self._hosts = config.hosts
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or say why not; every answer gets the security headers."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-
-        async def with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers[name] = value
-                if scope["path"].startswith("/v1/"):
-                    headers["Cache-Control"] = "no-store"
-            await send(message)
-
-        problem = self._refusal(scope["path"], Headers(scope=scope))
-        if problem is None:
-            await self.app(scope, receive, with_headers)
-        else:
-            await problem.response()(scope, receive, with_headers)
-
-    def _refusal(self, path: str, headers: Headers) -> Problem | None:
-        host = headers.get("host", "")
-        if self._hosts is not None and _without_port(host) not in self._hosts:
-            return Problem(403, "this service does not answer to that name; recap serve --host-name allows it")
-        origin = headers.get("origin")
-        if origin is not None and origin.partition("://")[2].lower() != host.lower():
-            return Problem(403, "requests from pages of other origins are not answered")
-        if self._keys and path.startswith(PROTECTED) and _given_key(headers) not in self._keys:
-            challenge = {"WWW-Authenticate": 'Bearer realm="recap"'}
-            return Problem(401, "a key is needed: Authorization: Bearer KEY, or X-API-Key: KEY", headers=challenge)
-        return None
-
-
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
-
-
-def _given_key(headers: Headers) -> str:
-    scheme, _, value = headers.get("authorization", "").partition(" ")
-    return value.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
-
-
-def _without_port(host: str) -> str:
-    name, colon, port = host.rpartition(":")
-    return (name if colon and port.isdigit() else host).lower()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
@@ -16,13 +16,11 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from recap.errors import ImageError, InputError, RecapError
+from recap.server.config import MAX_ERRORS
 
 MEDIA_TYPE = "application/problem+json"
 CLIENT_GONE = 499
 """Nobody reads this status; it tells abandoned requests apart in the log and in the metrics."""
-
-MAX_ERRORS = 20
-"""So many are told."""
 
 logger = logging.getLogger("recap.server")
 
@@ -85,38 +83,28 @@ def validation_problem(error: RequestValidationError | ValidationError) -> Probl
     return Problem(422, f"{first['field']}: {first['detail']}{more}", errors=errors)
 
 
-def install(app: FastAPI) -> None:
-    """Make every error of the application a problem."""
-
-    async def on_http(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        problem = error if isinstance(error, Problem) else Problem(error.status_code, str(error.detail))
-        problem.headers = error.headers
-        return problem.response()
-
-    async def on_validation(request: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError | ValidationError)
+async def answer(request: Request, error: Exception) -> Response:
+    """Return a response for any error: the handler of the application's exceptions."""
+    if isinstance(error, ClientDisconnect):
+        return Response(status_code=CLIENT_GONE)
+    if isinstance(error, RequestValidationError | ValidationError):
         return validation_problem(error).response()
-
-    async def on_recap(request: Request, error: Exception) -> Response:
-        assert isinstance(error, RecapError)
+    if isinstance(error, RecapError):
         problem = Problem.of(error)
         if problem.status_code >= 500:
             logger.error("%s: %s", type(error).__name__, error)
         return problem.response()
+    if isinstance(error, Problem):
+        return error.response()
+    if isinstance(error, HTTPException):
+        return Problem(error.status_code, str(error.detail), headers=error.headers).response()
+    return Problem(500, "something went wrong inside the service; its log says what").response()
 
-    async def on_gone(request: Request, error: Exception) -> Response:
-        return Response(status_code=CLIENT_GONE)
 
-    async def on_anything(request: Request, error: Exception) -> Response:
-        return Problem(500, "something went wrong inside the service; its log says what").response()
-
-    app.add_exception_handler(HTTPException, on_http)
-    app.add_exception_handler(RequestValidationError, on_validation)
-    app.add_exception_handler(ValidationError, on_validation)
-    app.add_exception_handler(RecapError, on_recap)
-    app.add_exception_handler(ClientDisconnect, on_gone)
-    app.add_exception_handler(Exception, on_anything)
+HANDLERS: dict[int | type[Exception], Any] = dict.fromkeys(
+    (HTTPException, RequestValidationError, ValidationError, RecapError, ClientDisconnect, Exception), answer
+)
+"""Exceptions of the application, and what answers them."""
 
 
 def _phrase(status: int) -> str:

@@ -1,4 +1,4 @@
-"""Routes: caption, retrieve, score, map; and packs, health, metrics, documentation."""
+"""Routes: caption, retrieve, score, map; packs, health, metrics, documentation; and the page for people."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.staticfiles import StaticFiles
 
 from recap import __version__
 from recap.alignment.mapping import METHODS
 from recap.errors import ImageError
 from recap.server import forms
-from recap.server.batching import Picture
+from recap.server.batching import Picture, Task
 from recap.server.metrics import MEDIA_TYPE
 from recap.server.problems import Problem
 from recap.server.schemas import (
@@ -40,7 +41,7 @@ from recap.server.schemas import (
     ScoreResponse,
 )
 from recap.server.service import PROBLEMS, Service, as_finished, finished, form_body, reason, service_of
-from recap.server.tasks import CaptionTask, MapTask, Plane, RetrieveTask, ScoreTask
+from recap.server.tasks import Plane
 from recap.types import Caption, Evidence
 
 captions_router = APIRouter(prefix="/v1", tags=["captions"], responses=PROBLEMS)
@@ -97,15 +98,19 @@ async def caption_stream(request: Request, service: Here) -> StreamingResponse:
 
     async def events() -> AsyncIterator[str]:
         count = 0
-        for number, item in enumerate(found):
+
+        def event(place: int, outcome: Any) -> str:
+            nonlocal count
+            count += 1
+            result = _result(place, found[place], outcome).model_dump()
+            return _event("picture", {**result, "done": count, "total": len(found)})
+
+        for place, item in enumerate(found):
             if isinstance(item, ImageError):
-                count += 1
-                yield _event("picture", _progress(_result(number, item, item), count, len(found)))
+                yield event(place, item)
         try:
             async for number, outcome in as_finished(work, service.config.timeout):
-                count += 1
-                place = places[number]
-                yield _event("picture", _progress(_result(place, found[place], outcome), count, len(found)))
+                yield event(places[number], outcome)
         except Problem as problem:
             yield _event("problem", problem.as_dict())
             return
@@ -119,7 +124,8 @@ async def retrieve(request: Request, service: Here) -> RetrieveResponse:
     """Find the captions nearest to a picture."""
     found, form = await service.read(request, RetrieveForm)
     picture = forms.only(found)
-    evidence = await service.one(request, RetrieveTask(service.engine, picture, form.k, form.aligned, form.method))
+    common = (form.k, form.aligned, form.method)
+    evidence = await service.one(request, Task(service.engine.retrieve, None, common, picture))
     return RetrieveResponse(name=picture.name, aligned=form.aligned, evidence=_evidence(evidence))
 
 
@@ -128,9 +134,9 @@ async def score(request: Request, service: Here) -> ScoreResponse:
     """Judge captions of a picture: aligned cosine and aCLIP-S, and RefaCLIP-S where references are given."""
     found, form = await service.read(request, ScoreForm)
     picture = forms.only(found)
-    task = ScoreTask(service.engine, picture, tuple(form.caption), tuple(form.reference), form.method)
-    judged = await service.one(request, task)
-    with_references = judged.refaclip_s if judged.refaclip_s is not None else [None] * len(form.caption)
+    texts = (form.caption, form.reference)
+    judged = await service.one(request, Task(service.engine.score, texts, (form.method,), picture))
+    with_references = [None] * len(form.caption) if judged.refaclip_s is None else judged.refaclip_s
     rows = zip(form.caption, judged.cosines, judged.aclip_s, with_references, strict=True)
     scores = [ScoreBody(caption=c, cosine=cosine, aclip_s=a, refaclip_s=r) for c, cosine, a, r in rows]
     return ScoreResponse(name=picture.name, method=judged.method, scores=scores)
@@ -141,7 +147,7 @@ async def chart(request: Request, service: Here) -> MapResponse:
     """Draw a picture among the captions nearest to it, in two dimensions, before and after alignment."""
     found, form = await service.read(request, MapForm)
     picture = forms.only(found)
-    drawn = await service.one(request, MapTask(service.engine, picture, form.k, form.method))
+    drawn = await service.one(request, Task(service.engine.chart, None, (form.k, form.method), picture))
     return MapResponse(
         name=picture.name,
         evidence=_evidence(drawn.evidence),
@@ -150,10 +156,10 @@ async def chart(request: Request, service: Here) -> MapResponse:
     )
 
 
-def _tasks(service: Service, found: Sequence[Picture | ImageError], form: CaptionForm) -> list[CaptionTask]:
+def _tasks(service: Service, found: Sequence[Picture | ImageError], form: CaptionForm) -> list[Task]:
     settings, exclude = form.settings(), frozenset(form.exclude)
     service.engine.captioner.settings.but(**dict(settings))  # what cannot be is refused before it is queued
-    return [CaptionTask(service.engine, item, settings, exclude) for item in found if isinstance(item, Picture)]
+    return [Task(service.engine.caption, exclude, (settings,), item) for item in found if isinstance(item, Picture)]
 
 
 def _result(number: int, item: Picture | ImageError, outcome: Any) -> PictureResult:
@@ -161,10 +167,6 @@ def _result(number: int, item: Picture | ImageError, outcome: Any) -> PictureRes
     if isinstance(outcome, Caption):
         return PictureResult(index=number, name=name, result=CaptionBody.of(outcome))
     return PictureResult(index=number, name=name, error=reason(outcome))
-
-
-def _progress(result: PictureResult, done: int, total: int) -> dict[str, Any]:
-    return {**result.model_dump(), "done": done, "total": total}
 
 
 def _event(kind: str, data: dict[str, Any]) -> str:
@@ -180,10 +182,10 @@ def _map(plane: Plane) -> MapBody:
     return MapBody(picture=points[0], captions=points[1:], explained=plane.explained)
 
 
-status_router = APIRouter()
+packs_router, health_router, metrics_router = (APIRouter(tags=["status"]) for _ in range(3))
 
 
-@status_router.get("/v1/packs", tags=["status"], responses=PROBLEMS)
+@packs_router.get("/v1/packs", responses=PROBLEMS)
 async def packs(service: Here) -> PacksResponse:
     """Tell which pack is served, by which version, within which limits."""
     captioner, config = service.engine.captioner, service.config
@@ -215,7 +217,7 @@ def without_folders(name: str) -> str:
     return f"{kind}:{Path(place).name}" if colon and Path(place).is_absolute() else name
 
 
-@status_router.get("/healthz", tags=["status"], responses={500: {"description": "It has to be started again."}})
+@health_router.get("/healthz", responses={500: {"description": "It has to be started again."}})
 async def health(service: Here) -> Health:
     """Tell that the process is there and can work."""
     if service.batcher.died:
@@ -223,7 +225,7 @@ async def health(service: Here) -> Health:
     return Health(status="ok", version=__version__)
 
 
-@status_router.get("/readyz", tags=["status"], responses={503: PROBLEMS[503]})
+@health_router.get("/readyz", responses={503: PROBLEMS[503]})
 async def ready(request: Request, service: Here) -> Health:
     """Tell whether requests are accepted."""
     if request.app.state.stopping or not service.batcher.ready:
@@ -231,9 +233,8 @@ async def ready(request: Request, service: Here) -> Health:
     return Health(status="ok", version=__version__)
 
 
-@status_router.get(
+@metrics_router.get(
     "/metrics",
-    tags=["status"],
     response_class=Response,
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, 401: PROBLEMS[401]},
 )
@@ -243,13 +244,12 @@ async def metrics(service: Here) -> Response:
     return Response(service.metrics.text(), media_type=MEDIA_TYPE)
 
 
-@status_router.get("/docs", include_in_schema=False)
+@health_router.get("/docs", include_in_schema=False)
 async def documentation(request: Request) -> HTMLResponse:
     """List what the service answers to: one page that loads nothing else."""
-    schema = request.app.openapi()
     rows = [
-        f"<li><code>{method.upper()} {escape(path)}</code> {escape(_what(operation))}</li>"
-        for path, operations in schema["paths"].items()
+        f"<li><code>{method.upper()} {escape(path)}</code> {escape(operation.get('description', ''))}</li>"
+        for path, operations in request.app.openapi()["paths"].items()
         for method, operation in operations.items()
     ]
     return HTMLResponse(
@@ -260,5 +260,43 @@ async def documentation(request: Request) -> HTMLResponse:
     )
 
 
-def _what(operation: dict[str, Any]) -> str:
-    return str(operation.get("description", ""))
+PAGE = Path(__file__).parent / "page"
+SAMPLES = next(
+    (place for place in (PAGE / "samples", PAGE.parents[3] / "examples" / "pictures") if place.is_dir()), None
+)
+"""Where pictures to try are: in an installed package, or in a checkout."""
+
+page_router = APIRouter(include_in_schema=False)
+page_files = StaticFiles(directory=PAGE)
+sample_files = StaticFiles(directory=SAMPLES, check_dir=False)
+
+
+@page_router.api_route("/", methods=["GET", "HEAD"])
+async def index(request: Request) -> Response:
+    """Return the page."""
+    return await _file(page_files, "index.html", request)
+
+
+@page_router.get("/static/samples.json")
+async def samples() -> list[str]:
+    """List the pictures to try."""
+    return sorted(path.name for path in SAMPLES.glob("*.jpg")) if SAMPLES else []
+
+
+@page_router.api_route("/static/samples/{name}", methods=["GET", "HEAD"])
+async def sample(request: Request, name: str) -> Response:
+    """Return a picture to try."""
+    return await _file(sample_files, name, request)
+
+
+@page_router.api_route("/static/{name}", methods=["GET", "HEAD"])
+async def static(request: Request, name: str) -> Response:
+    """Return a file of the page."""
+    return await _file(page_files, name, request)
+
+
+async def _file(files: StaticFiles, name: str, request: Request) -> Response:
+    """Return a file; browsers keep it and ask each time, so that after an update they have the new page as a whole."""
+    response = await files.get_response(name, request.scope)
+    response.headers["Cache-Control"] = "no-cache"
+    return response

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path as FolderPath
 from typing import Annotated, TypeVar
 
 import numpy as np
@@ -16,6 +17,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from recap.datastore import MutableStore
 from recap.errors import InputError, PackError, RecapError
 from recap.packs import folder as pack
+from recap.server.batching import Task
 from recap.server.problems import Problem
 from recap.server.schemas import (
     DatastoreChange,
@@ -27,7 +29,6 @@ from recap.server.schemas import (
     StoredCaption,
 )
 from recap.server.service import PROBLEMS, Service, service_of
-from recap.server.tasks import DatastoreTask
 
 logger = logging.getLogger("recap.server")
 datastore_router = APIRouter(prefix="/v1/datastore", tags=["datastore"], responses=PROBLEMS)
@@ -81,8 +82,8 @@ async def search_captions(
         captioner, store = service.engine.captioner, _store(service)
         query = captioner.alignment.transform_texts(captioner.encoder.encode_texts([text]))
         found = store.search(query, k)
-        there = found.ids[0] >= 0
-        rows = zip(store.rows(found.ids[0][there]), found.similarities[0][there].tolist(), strict=True)
+        valid = found.ids[0] >= 0
+        rows = zip(store.rows(found.ids[0][valid]), found.similarities[0][valid].tolist(), strict=True)
         return DatastoreHits(captions=[FoundCaption(**asdict(row), similarity=value) for row, value in rows])
 
     return await _done(service, request, hits)
@@ -91,27 +92,18 @@ async def search_captions(
 @datastore_router.post("", status_code=201)
 async def add_captions(request: Request, service: Here, new: NewCaptions) -> DatastoreChange:
     """Add captions; those that are there already, of the same source and image, are added again."""
-
-    def add() -> DatastoreChange:
-        ids, saved = _changed(service, lambda store: _append(service, store, new.captions))
-        return DatastoreChange(ids=ids, size=len(_store(service)), saved=saved)
-
-    return await _done(service, request, add)
+    return await _done(service, request, lambda: _change(service, lambda store: _append(service, store, new.captions)))
 
 
 @datastore_router.delete("/{id}")
 async def remove_caption(request: Request, service: Here, id: Annotated[int, Path(ge=0, le=2**53)]) -> DatastoreChange:
     """Remove a caption."""
-
-    def remove() -> DatastoreChange:
-        ids, saved = _changed(service, lambda store: _remove(store, id))
-        return DatastoreChange(ids=ids, size=len(_store(service)), saved=saved)
-
-    return await _done(service, request, remove)
+    return await _done(service, request, lambda: _change(service, lambda store: _remove(store, id)))
 
 
 async def _done(service: Service, request: Request, action: Callable[[], Result]) -> Result:
-    result: Result = await service.one(request, DatastoreTask(action))
+    """Have the worker do something alone: no two of these functions are the same, so they have no group."""
+    result: Result = await service.one(request, Task(lambda arguments, vectors: [action()]))
     return result
 
 
@@ -137,21 +129,24 @@ def _remove(store: MutableStore, id: int) -> list[int]:
     return [id]
 
 
-def _changed(service: Service, change: Callable[[MutableStore], list[int]]) -> tuple[list[int], bool]:
-    """Make a change, and write it to the pack's folder, where that was asked for; say whether it was.
+def _change(service: Service, change: Callable[[MutableStore], list[int]]) -> DatastoreChange:
+    """Make a change, and write it to the pack's folder, where that was asked for.
 
     A change that cannot be saved is not made. Where another process has changed the pack, it is made to what is there.
     """
     folder = service.config.save_edits
-    if folder is None:
-        return change(_store(service)), False
+    ids = change(_store(service)) if folder is None else _save_change(service, change, folder)
+    return DatastoreChange(ids=ids, size=len(_store(service)), saved=folder is not None)
+
+
+def _save_change(service: Service, change: Callable[[MutableStore], list[int]], folder: FolderPath) -> list[int]:
     with pack.changing(folder):
         for attempt in (1, 2):
             try:
                 ids = change(_store(service))
                 _store(service).commit()
                 pack.refresh_card(folder, _store(service))
-                return ids, True
+                return ids
             except InputError:
                 raise
             except (RecapError, OSError) as error:

@@ -4,6 +4,12 @@ import { bar, byId, calm, complain, counted, make, origin, percent, plain, tell 
 import { caption, state, whenShown } from "./state.js";
 
 const FEW = 10;
+// the words of recap.selection
+const CHOICES = {
+  consensus: "chosen as what the evidence agrees on",
+  cosine: "chosen as the nearest to the picture",
+  likely: "chosen as the likeliest sentence that fits the picture",
+};
 
 export function start() {
   whenShown("shown", showPicture);
@@ -149,7 +155,7 @@ function showCandidates({ candidates, selection }) {
     return make("li", {}, bar(item.score, best), make("span", {}, make("span", { dir: "auto" }, item.text), " ", from));
   };
   byId("candidates-note").textContent =
-    `${counted(candidates.length, "sentence", "sentences")}, chosen by ${selection}`;
+    `${counted(candidates.length, "sentence", "sentences")}, ${CHOICES[selection] ?? `chosen by ${selection}`}`;
   list.replaceChildren(...candidates.slice(0, FEW).map(row));
   if (candidates.length <= FEW) return;
   const rest = candidates.slice(FEW);
