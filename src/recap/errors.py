@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 
@@ -16,6 +16,20 @@ class RecapError(Exception):
 
 class InputError(RecapError, ValueError):
     """Something the caller passed cannot be used: wrong shape, NaN, empty, unknown name."""
+
+
+class UnknownNameError(InputError):
+    """A name that is in no table of names: says which are, and which one may have been meant."""
+
+    def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
+        from difflib import get_close_matches
+
+        known = list(known)
+        # what follows a colon is the user's own
+        stems = {item.partition(":")[0].lower(): item for item in known}
+        close = get_close_matches(name.partition(":")[0].lower(), stems, n=1)
+        hint = f"did you mean {stems[close[0]]}? " if close else ""
+        super().__init__(f"unknown {what} {name!r}; {hint}known: {', '.join(known)}")
 
 
 class ImageError(InputError):
