@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -178,3 +179,20 @@ def add_file(archive: tarfile.TarFile, name: str, content: bytes) -> None:
     member = tarfile.TarInfo(name)
     member.size = len(content)
     archive.addfile(member, io.BytesIO(content))
+
+
+@pytest.fixture
+def install_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Install a package of one module with entry points, as pip would, for one test."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def put(module: str, source: str, points: dict[str, dict[str, str]]) -> None:
+        (tmp_path / f"{module}.py").write_text(source)
+        info = tmp_path / f"{module}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
+        lines = [f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in of.items()) for group, of in points.items()]
+        (info / "entry_points.txt").write_text("\n".join(lines))
+        monkeypatch.delitem(sys.modules, module, raising=False)
+
+    return put

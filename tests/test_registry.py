@@ -3,12 +3,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
 from recap.errors import InputError, RecapWarning, UnknownNameError
-from recap.registry import Entry, Loader, Registry, resolve
+from recap.registry import Entry, Loader, Registry, load
 
 Install = Callable[..., None]
 
@@ -62,25 +61,9 @@ def test_the_extra_is_named_only_where_a_module_is_missing() -> None:
 
 
 def test_loaders_are_functions_or_places_of_functions() -> None:
-    assert resolve("builtins:len") is len
-    assert resolve(abs) is abs
-
-
-@pytest.fixture
-def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Install a package of one module with entry points, as pip would, for one test."""
-    monkeypatch.syspath_prepend(tmp_path)
-
-    def put(module: str, source: str, points: dict[str, dict[str, str]]) -> None:
-        (tmp_path / f"{module}.py").write_text(source)
-        info = tmp_path / f"{module}-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
-        lines = [f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in of.items()) for group, of in points.items()]
-        (info / "entry_points.txt").write_text("\n".join(lines))
-        monkeypatch.delitem(sys.modules, module, raising=False)
-
-    return put
+    assert load("builtins:len", "hammer", "abc") == 3
+    assert load(round, "hammer", 2.345, ndigits=1) == 2.3
+    assert load(lambda *arguments: arguments, "saw:a:b", 1) == ("a:b", 1)
 
 
 DRILL = """
@@ -98,11 +81,11 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("shared")
-def test_an_installed_package_adds_entries(tools: Registry[Tool], install: Install) -> None:
-    install("toolbox", DRILL, {"recap.test_tools": {"drill": "toolbox:DRILL", "hammer": "toolbox:HAMMER"}})
+def test_an_installed_package_adds_entries(tools: Registry[Tool], install_package: Install) -> None:
+    install_package("toolbox", DRILL, {"recap.test_tools": {"drill": "toolbox:DRILL", "hammer": "toolbox:HAMMER"}})
     assert tools.names() == ("hammer", "saw:BLADE", "screwdriver", "drill")
     assert "toolbox" not in sys.modules, "names are known without importing anything"
-    assert resolve(tools.get("drill:7").load)("7") == 7
+    assert load(tools.get("drill:7").load, "drill:7") == 7
     assert tools.get("hammer") is TOOLS[0], "what recap has is not replaced"
     assert [tool.name for tool in tools] == ["hammer", "saw:BLADE", "screwdriver", "drill:SIZE"]
     assert list(Registry("tool", TOOLS)) == list(TOOLS), "without a group nobody adds anything"
@@ -117,8 +100,8 @@ def test_an_installed_package_adds_entries(tools: Registry[Tool], install: Insta
         ("toolbox:HAMMER", "is no Tool of that name"),
     ],
 )
-def test_a_broken_package_is_named(tools: Registry[Tool], install: Install, value: str, reason: str) -> None:
-    install("toolbox", DRILL, {"recap.test_tools": {"drill": value}})
+def test_a_broken_package_is_named(tools: Registry[Tool], install_package: Install, value: str, reason: str) -> None:
+    install_package("toolbox", DRILL, {"recap.test_tools": {"drill": value}})
     with pytest.raises(InputError, match=rf"the tool 'drill' of the package toolbox.*{reason}"):
         tools.get("drill")
     with pytest.warns(RecapWarning, match="toolbox"):

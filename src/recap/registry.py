@@ -14,7 +14,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass
-from functools import cached_property
 from importlib.util import find_spec
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -67,14 +66,14 @@ class Registry(Generic[AnyEntry]):
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all entries; other packages are not imported for it."""
-        return (*(entry.name for entry in self._own.values()), *self._plugins)
+        return (*(entry.name for entry in self._own.values()), *self._plugins())
 
     def get(self, name: str) -> AnyEntry:
         """Return the entry for a name, or raise ``UnknownNameError``, which says what may have been meant."""
         stem = _stem(name)
         entry = self._own.get(stem)
-        if entry is None and stem in self._plugins:
-            entry = self._load(self._plugins[stem])
+        if entry is None and (plugin := self._plugins().get(stem)) is not None:
+            entry = self._load(plugin)
         if entry is None or not _fits(name, entry.name):
             raise UnknownNameError(self.what, name, self.names())
         return entry
@@ -88,13 +87,12 @@ class Registry(Generic[AnyEntry]):
 
     def __iter__(self) -> Iterator[AnyEntry]:
         yield from self._own.values()
-        for plugin in self._plugins.values():
+        for plugin in self._plugins().values():
             try:
                 yield self._load(plugin)
             except InputError as error:
                 warnings.warn(str(error), RecapWarning, stacklevel=2)
 
-    @cached_property
     def _plugins(self) -> dict[str, EntryPoint]:
         if not self._group:
             return {}
@@ -114,15 +112,11 @@ class Registry(Generic[AnyEntry]):
         return entry
 
 
-def resolve(loader: Loader) -> Callable[..., Any]:
-    """Return the function that a loader stands for."""
-    function: Callable[..., Any] = resolve_name(loader) if isinstance(loader, str) else loader
-    return function
-
-
-def argument_of(name: str) -> str:
-    """Return what stands behind the colon of a name."""
-    return name.partition(":")[2]
+def load(loader: Loader, name: str, *arguments: Any, **options: Any) -> Any:
+    """Call a loader; its first argument is what stands behind the colon of ``name``, where there is one."""
+    function = resolve_name(loader) if isinstance(loader, str) else loader
+    _, colon, behind = name.partition(":")
+    return function(behind, *arguments, **options) if colon else function(*arguments, **options)
 
 
 def _stem(name: str) -> str:
@@ -130,4 +124,4 @@ def _stem(name: str) -> str:
 
 
 def _fits(name: str, entry: str) -> bool:
-    return bool(argument_of(name)) if ":" in entry else name == entry
+    return bool(name.partition(":")[2]) if ":" in entry else name == entry

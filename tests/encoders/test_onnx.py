@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from PIL import Image
 
+from recap.encoders.base import LoadOptions
 from recap.encoders.onnx import OnnxImageEncoder, OnnxTextEncoder, load_image_side, load_text_side, pool
 from recap.encoders.preprocess import Preprocess
 from recap.errors import InputError
@@ -77,12 +78,12 @@ def test_fingerprint_follows_weights_preprocessing_and_pooling(tmp_path: Path, t
 def test_devices_and_files_that_do_not_work(tmp_path: Path, tiny: ModuleType) -> None:
     model = tiny.save_image_model(tmp_path / "m.onnx")
     with pytest.raises(InputError, match="mps"):
-        OnnxImageEncoder(model, PREPROCESS, name="tiny", device="mps")
+        OnnxImageEncoder(model, PREPROCESS, name="tiny", options=LoadOptions("mps"))
     import onnxruntime
 
     if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
         with pytest.raises(InputError, match="onnxruntime-gpu"):
-            OnnxImageEncoder(model, PREPROCESS, name="tiny", device="cuda")
+            OnnxImageEncoder(model, PREPROCESS, name="tiny", options=LoadOptions("cuda"))
     (tmp_path / "bad.onnx").write_bytes(b"no model")
     with pytest.raises(InputError, match=r"bad\.onnx"):
         OnnxImageEncoder(tmp_path / "bad.onnx", PREPROCESS, name="tiny")

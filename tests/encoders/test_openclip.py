@@ -246,5 +246,5 @@ def test_what_is_listed_is_what_open_clip_has(open_clip: Any) -> None:
             assert open_clip.get_model_config(model)["embed_dim"] == dimension
             assert open_clip.get_pretrained_cfg(model, tag)
     listed = {info.name: info for info in list_encoders()}
-    assert listed["open_clip:RN50x64/openai"].image_dimension == 1024
+    assert listed["open_clip:RN50x64/openai"].dimensions == (1024, 1024)
     assert listed["open_clip:RN50x64/openai"].missing_extra is None

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from recap import registry
 from recap.assets import is_cached
-from recap.encoders import Encoder, list_encoders, load_encoder, registry
+from recap.encoders import Encoder, list_encoders, load_encoder
 from recap.encoders.cache import VectorCache
 from recap.encoders.registry import parse
 from recap.errors import InputError, MissingExtraError
@@ -45,13 +46,13 @@ def test_grammar(spec: str, expected: tuple[tuple[str, ...], str]) -> None:
         ("tinyvit+dinov2", "no text encoder is named"),
         ("minilm", "texts only"),
         ("tinyvit,dinov2", "images only"),
-        ("resnet,minilm", "'resnet' is not known.*builtin-large.*open_clip:MODEL/PRETRAINED"),
-        ("tinyvit,bert", "'bert' is not known"),
-        ("", "is not known"),
-        ("tinyvit+,minilm", "is not known"),
-        ("onnx:", "is not known"),
+        ("resnet,minilm", "unknown encoder 'resnet'.*builtin-large.*open_clip:MODEL/PRETRAINED"),
+        ("tinyvit,bert", "unknown encoder 'bert'"),
+        ("", "unknown encoder ''"),
+        ("tinyvit+,minilm", "unknown encoder ''"),
+        ("onnx:", "unknown encoder 'onnx:'; did you mean onnx:FOLDER"),
         ("open_clip:a/b+onnx:c", "whose text encoder"),
-        ("tinyvit,minilm,minilm", "is not known"),
+        ("tinyvit,minilm,minilm", "unknown encoder 'minilm,minilm'"),
     ],
 )
 def test_wrong_names(spec: str, reason: str) -> None:
@@ -88,8 +89,11 @@ def test_cache_by_path_or_object(onnx_pair: Path, tmp_path: Path, make_picture: 
 
 def test_listing_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     listed = {info.name: info for info in list_encoders()}
-    assert (listed["builtin"].image_dimension, listed["builtin"].text_dimension) == (512, 512)
-    assert (listed["builtin-large"].image_dimension, listed["minilm"].text_dimension) == (896, 384)
+    assert [listed[name].dimensions for name in ("builtin", "builtin-large", "minilm")] == [
+        (512, 512),
+        (896, 512),
+        (None, 384),
+    ]
     assert all(info.licence for info in listed.values())
     real = importlib.util.find_spec
     monkeypatch.setattr(registry, "find_spec", lambda name: None if name == "open_clip" else real(name))

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-from recap.errors import InputError, MissingExtraError
-from recap.language import LanguageModelInfo, list_language_models, load_language_model
+from recap.assets import ASSETS, Asset, LocalFile
+from recap.errors import AssetError, InputError, MissingExtraError, OfflineError, UnknownNameError
+from recap.language import list_language_models, load_language_model
 from recap.language.base import Decoding, prompt_seed
 
 
@@ -18,7 +18,13 @@ def test_none_is_no_model() -> None:
 
 @pytest.mark.parametrize("spec", ["gpt-5", "hf", "hf:", "llamacpp:", "onnx:folder", ""])
 def test_an_unknown_name_lists_the_known(spec: str) -> None:
-    with pytest.raises(InputError, match=r"unknown language model .*known: writer, smollm2, llamacpp:GGUF, hf:"):
+    with pytest.raises(UnknownNameError, match=r"unknown language model .*known: writer, smollm2, llamacpp:GGUF, hf:"):
+        load_language_model(spec)
+
+
+@pytest.mark.parametrize(("spec", "meant"), [("wirter", "writer"), ("smollm", "smollm2"), ("hf", "hf:NAME_OR_FOLDER")])
+def test_a_slip_is_recognised(spec: str, meant: str) -> None:
+    with pytest.raises(UnknownNameError, match=rf"did you mean {meant}\?"):
         load_language_model(spec)
 
 
@@ -32,27 +38,27 @@ def test_a_missing_package_names_its_extra(spec: str, package: str, extra: str, 
 
 
 def test_the_list_says_what_is_missing(monkeypatch: Any) -> None:
-    monkeypatch.setattr("recap.language.registry.find_spec", lambda name: None if name == "ctranslate2" else object())
+    monkeypatch.setattr("recap.registry.find_spec", lambda name: None if name == "ctranslate2" else object())
     models = {info.name.split(":")[0]: info for info in list_language_models()}
-    assert models["smollm2"] == LanguageModelInfo("smollm2", models["smollm2"].what, "Apache-2.0", None)
-    assert models["hf"].missing_extra is None
-    assert models["ct2"].missing_extra == "ct2"
+    assert [models[name].missing_extra for name in ("smollm2", "hf", "ct2")] == [None, None, "ct2"]
 
 
 @pytest.mark.parametrize("spec", ["smollm2", "llamacpp:smollm2"])
 def test_an_asset_is_fetched_by_name(spec: str, tmp_path: Path, monkeypatch: Any) -> None:
-    assets = ModuleType("recap.assets")
-    asked = []
-
-    def fetch(name: str) -> Path:
-        asked.append(name)
-        return tmp_path / "absent.gguf"
-
-    assets.fetch = fetch  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "recap.assets", assets)
-    with pytest.raises(Exception, match=r"absent\.gguf"):
+    weights = tmp_path / "broken.gguf"
+    weights.write_bytes(b"not a model")
+    known = Asset("smollm2", LocalFile(weights))
+    monkeypatch.setitem(ASSETS, "smollm2", known)
+    with pytest.raises(AssetError, match=r"broken\.gguf could not be loaded"):
         load_language_model(spec)
-    assert asked == ["smollm2"]
+
+
+def test_a_hub_file_that_is_not_there_is_asked_for(monkeypatch: Any, tmp_path: Path) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(OfflineError, match=r"recap-tests/none/model\.gguf"):
+        load_language_model("llamacpp:hub:recap-tests/none/model.gguf")
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from recap.language import Decoding, load_language_model
 from recap.language.writer import (
     BEGIN,
     END,
+    FOLDER,
     LENGTH,
     PAD,
     SEQUENCES,
@@ -247,6 +248,10 @@ def test_broken_folder_is_said(tmp_path: Path) -> None:
         WriterModel(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({}))
     with pytest.raises(AssetError, match="install recap again"):
+        WriterModel(tmp_path)
+    shutil.copy(FOLDER / "config.json", tmp_path)
+    (tmp_path / "read.onnx").write_bytes(b"nothing")
+    with pytest.raises(AssetError, match=r"read\.onnx.*install recap again"):
         WriterModel(tmp_path)
 
 

@@ -70,16 +70,16 @@ def _collect(verify: bool) -> dict[str, Any]:
         "encoders": [
             {
                 "name": item.name,
-                "what": item.description,
-                "image": item.image_dimension or "",
-                "text": item.text_dimension or "",
+                "what": item.help,
+                "image": item.dimensions[0] or "",
+                "text": item.dimensions[1] or "",
                 "licence": item.licence,
                 "available": _available(item.missing_extra),
             }
             for item in list_encoders()
         ],
         "language models": [
-            {"name": m.name, "what": m.what, "licence": m.licence, "available": _available(m.missing_extra)}
+            {"name": m.name, "what": m.help, "licence": m.licence, "available": _available(m.missing_extra)}
             for m in list_language_models()
         ],
         "packs": [{"name": path.name.rpartition("-")[0], "folder": str(path)} for path in packs],

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from recap.encoders.base import Encoder, ImageEncoder, TextEncoder
-from recap.encoders.registry import EncoderInfo, list_encoders, load_encoder
+from recap.encoders.base import Encoder, ImageEncoder, LoadOptions, TextEncoder
+from recap.encoders.registry import ENCODERS, EncoderInfo, list_encoders, load_encoder
 
-__all__ = ["Encoder", "EncoderInfo", "ImageEncoder", "TextEncoder", "list_encoders", "load_encoder"]
+__all__ = [
+    "ENCODERS",
+    "Encoder",
+    "EncoderInfo",
+    "ImageEncoder",
+    "LoadOptions",
+    "TextEncoder",
+    "list_encoders",
+    "load_encoder",
+]

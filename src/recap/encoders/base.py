@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from recap.errors import ImageError
 from recap.types import ImageLike, Vectors
+
+if TYPE_CHECKING:
+    from recap.encoders.cache import VectorCache
 
 VIEWS = "@views"
 """Behind the name of an image encoder: it looks at several views of a picture."""
@@ -60,6 +63,16 @@ class TextEncoder(Protocol):
     def encode_texts(self, texts: Sequence[str], *, progress: bool = False) -> Vectors:
         """Return one unit row for each text."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """What every loader of an encoder is given."""
+
+    device: str = "cpu"
+    cache: VectorCache | None = None
+    models: dict[str, Any] = field(default_factory=dict)
+    """Models by name, kept by their loaders so that one that serves on both sides is loaded once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,17 +12,17 @@ The part is cut out of the published file once, and kept in the cache folder.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from recap.assets import ASSETS, cache_dir, fetch
-from recap.encoders.cache import VectorCache
+from recap.encoders.base import LoadOptions
 from recap.encoders.network import fingerprint_of
 from recap.encoders.onnx import OnnxImageEncoder, OnnxTextEncoder
 from recap.encoders.preprocess import Preprocess
 from recap.errors import AssetError
 from recap.files import atomic_write, file_sha256
 
-EYES = "eyes"
 DETAILS = 49 * 64
 """What the eyes say of a picture beside its vector: 64 numbers for each of 7 x 7 places."""
 EYES_FOLDER = Path(__file__).parent.parent / "data" / "eyes"
@@ -30,70 +30,56 @@ TINYVIT_CUT = "/stages/stages.2/Transpose_1_output_0"
 """What TinyViT's last stage reads: 160 x 14 x 14."""
 MINILM_CUT = "/encoder/layer.4/output/LayerNorm/Add_1_output_0"
 """What MiniLM's last layer reads: 384 for each token."""
+MINILM_WINDOW = 256
+"""How many tokens MiniLM reads."""
 
 
-def eyes_image(*, device: str = "cpu", cache: VectorCache | None = None) -> OnnxImageEncoder:
+def load_eyes_image(options: LoadOptions) -> OnnxImageEncoder:
     """Return the image side of ``eyes``: 512 dimensions. It sees the whole picture, squashed into a square."""
     ours = _packaged("image.onnx")
     return OnnxImageEncoder(
         (first_part("tinyvit", TINYVIT_CUT), ours),
         Preprocess(resize="squash"),
-        name=EYES,
+        name="eyes",
         details=DETAILS,
         sha256=fingerprint_of(part_sha256("tinyvit", TINYVIT_CUT), file_sha256(ours)),
-        device=device,
-        cache=cache,
+        options=options,
     )
 
 
-def eyes_text(*, device: str = "cpu", cache: VectorCache | None = None) -> OnnxTextEncoder:
-    """Return the text side of ``eyes``: 512 dimensions, a window of 256 tokens."""
+def load_eyes_text(options: LoadOptions) -> OnnxTextEncoder:
+    """Return the text side of ``eyes``: 512 dimensions."""
     ours = _packaged("text.onnx")
-    return OnnxTextEncoder(
-        (first_part("minilm", MINILM_CUT), ours),
-        fetch("minilm-tokenizer"),
-        name=EYES,
-        max_length=256,
-        pooling="none",
-        sha256=fingerprint_of(part_sha256("minilm", MINILM_CUT), file_sha256(ours)),
-        device=device,
-        cache=cache,
-    )
+    sha256 = fingerprint_of(part_sha256("minilm", MINILM_CUT), file_sha256(ours))
+    return _text_encoder("eyes", (first_part("minilm", MINILM_CUT), ours), "none", sha256, options)
 
 
-def tinyvit(*, device: str = "cpu", cache: VectorCache | None = None) -> OnnxImageEncoder:
+def load_tinyvit(options: LoadOptions) -> OnnxImageEncoder:
     """Return TinyViT-5M: 320 dimensions."""
-    return _image_encoder("tinyvit", "none", device, cache)
+    return _image_encoder("tinyvit", "none", options)
 
 
-def dinov2(*, device: str = "cpu", cache: VectorCache | None = None) -> OnnxImageEncoder:
+def load_dinov2(options: LoadOptions) -> OnnxImageEncoder:
     """Return DINOv2 ViT-S/14, the mean of its 8x8 patch outputs: 384 dimensions."""
-    return _image_encoder("dinov2", "mean", device, cache)
+    return _image_encoder("dinov2", "mean", options)
 
 
-def minilm(*, device: str = "cpu", cache: VectorCache | None = None) -> OnnxTextEncoder:
-    """Return all-MiniLM-L6-v2 in int8, the mean of its token outputs: 384 dimensions, a window of 256 tokens."""
+def load_minilm(options: LoadOptions) -> OnnxTextEncoder:
+    """Return all-MiniLM-L6-v2 in int8, the mean of its token outputs: 384 dimensions."""
+    return _text_encoder("minilm", fetch("minilm"), "mean", ASSETS["minilm"].sha256, options)
+
+
+def _image_encoder(name: str, pooling: str, options: LoadOptions) -> OnnxImageEncoder:
+    sha256 = ASSETS[name].sha256
+    return OnnxImageEncoder(fetch(name), Preprocess(), name=name, pooling=pooling, sha256=sha256, options=options)
+
+
+def _text_encoder(
+    name: str, path: Path | Sequence[Path], pooling: str, sha256: str, options: LoadOptions
+) -> OnnxTextEncoder:
+    tokenizer = fetch("minilm-tokenizer")
     return OnnxTextEncoder(
-        fetch("minilm"),
-        fetch("minilm-tokenizer"),
-        name="minilm",
-        max_length=256,
-        pooling="mean",
-        sha256=ASSETS["minilm"].sha256,
-        device=device,
-        cache=cache,
-    )
-
-
-def _image_encoder(name: str, pooling: str, device: str, cache: VectorCache | None) -> OnnxImageEncoder:
-    return OnnxImageEncoder(
-        fetch(name),
-        Preprocess(),
-        name=name,
-        pooling=pooling,
-        sha256=ASSETS[name].sha256,
-        device=device,
-        cache=cache,
+        path, tokenizer, name=name, max_length=MINILM_WINDOW, pooling=pooling, sha256=sha256, options=options
     )
 
 

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol
 
@@ -63,6 +63,7 @@ class _Wanted:
         return cls(encoder.dimension + encoder.details, fingerprint_of("details", encoder.fingerprint))
 
 
+@dataclass(kw_only=True, eq=False)
 class BatchedImageEncoder(ABC):
     """Base of the image encoders. A subclass gives ``preprocess`` and ``forward``.
 
@@ -70,29 +71,17 @@ class BatchedImageEncoder(ABC):
     so memory stays bounded however many pictures come.
     """
 
-    def __init__(
-        self,
-        *,
-        name: str,
-        fingerprint: str,
-        dimension: int,
-        shorter_side: int,
-        batch_size: int,
-        cache: VectorCache | None,
-        details: int = 0,
-        sight: str = "",
-    ) -> None:
-        self.name = name
-        self.fingerprint = fingerprint
-        self.dimension = dimension
-        self.details = details
-        """How many numbers behind the vector say more of a picture."""
-        self.sight = sight
-        """The fingerprint of what these numbers mean."""
-        self.shorter_side = shorter_side
-        """The size pictures are scaled to; larger JPEGs need not be decoded in full."""
-        self.batch_size = batch_size
-        self.cache = cache
+    name: str
+    fingerprint: str
+    dimension: int
+    shorter_side: int
+    """The size pictures are scaled to; larger JPEGs need not be decoded in full."""
+    batch_size: int
+    cache: VectorCache | None
+    details: int = 0
+    """How many numbers behind the vector say more of a picture."""
+    sight: str = ""
+    """The fingerprint of what these numbers mean."""
 
     @abstractmethod
     def preprocess(self, picture: Image.Image) -> Pixels:
@@ -194,48 +183,31 @@ class Preprocessing(Protocol):
         ...
 
 
+@dataclass(kw_only=True, eq=False)
 class SingleImageEncoder(BatchedImageEncoder):
     """Base of the image encoders that are one network with one way of preprocessing; a subclass gives ``forward``."""
 
-    def __init__(
-        self,
-        preprocessing: Preprocessing,
-        *,
-        name: str,
-        fingerprint: str,
-        dimension: int,
-        batch_size: int,
-        cache: VectorCache | None,
-        details: int = 0,
-        sight: str = "",
-    ) -> None:
-        super().__init__(
-            name=name,
-            fingerprint=fingerprint,
-            dimension=dimension,
-            shorter_side=preprocessing.size,
-            batch_size=batch_size,
-            cache=cache,
-            details=details,
-            sight=sight,
-        )
-        self.preprocessing = preprocessing
+    preprocessing: Preprocessing
+    shorter_side: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.shorter_side = self.preprocessing.size
 
     def preprocess(self, picture: Image.Image) -> Pixels:
         """Scale, crop and normalise."""
         return self.preprocessing(picture)
 
 
+@dataclass(kw_only=True, eq=False)
 class CachedTextEncoder(ABC):
     """Base of the text encoders. A subclass gives ``tokenize`` and ``forward``."""
 
-    def __init__(self, *, name: str, fingerprint: str, dimension: int, cache: VectorCache | None) -> None:
-        self.name = name
-        self.fingerprint = fingerprint
-        self.dimension = dimension
-        self.cache = cache
-        self.truncated = 0
-        """How many texts so far were longer than the window and have been cut before the end token."""
+    name: str
+    fingerprint: str
+    dimension: int
+    cache: VectorCache | None
+    truncated: int = 0
+    """How many texts so far were longer than the window and have been cut before the end token."""
 
     @abstractmethod
     def tokenize(self, texts: Sequence[str]) -> tuple[Sequence[Any], int]:

@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from recap.encoders.cache import VectorCache
+from recap.encoders.base import LoadOptions
 from recap.encoders.network import CachedTextEncoder, SingleImageEncoder, cores, fingerprint_of
 from recap.encoders.preprocess import Pixels, Preprocess
 from recap.errors import InputError
@@ -100,16 +100,16 @@ class OnnxImageEncoder(SingleImageEncoder):
         pooling: str = "none",
         details: int = 0,
         sha256: str | None = None,
-        device: str = "cpu",
-        cache: VectorCache | None = None,
+        options: LoadOptions | None = None,
     ) -> None:
         """Open the model; ``sha256`` is its checksum when that is known already.
 
         The last ``details`` numbers of an output are no part of the vector.
         """
+        options = options or LoadOptions()
         self._pooling = _checked_pooling(pooling)
-        self._alone = device == "cpu"
-        self._network = Chain(path, device=device)
+        self._alone = options.device == "cpu"
+        self._network = Chain(path, device=options.device)
         self._input = self._network.inputs[0].name
         shape = self._network.inputs[0].shape
         if isinstance(shape[0], int) and not (shape[0] == 1 and self._alone):
@@ -119,12 +119,12 @@ class OnnxImageEncoder(SingleImageEncoder):
         probe = self.forward(np.zeros((1, 3, preprocessing.size, preprocessing.size), np.float32))
         fingerprint = fingerprint_of("image", sha256 or self._network.sha256(), preprocessing.fingerprint(), pooling)
         super().__init__(
-            preprocessing,
+            preprocessing=preprocessing,
             name=name,
             fingerprint=fingerprint,
             dimension=probe.shape[1] - details,
             batch_size=max(16, 2 * cores()),
-            cache=cache,
+            cache=options.cache,
             details=details,
             sight=fingerprint if details else "",
         )
@@ -157,14 +157,14 @@ class OnnxTextEncoder(CachedTextEncoder):
         padding: bool = False,
         pad_id: int = 0,
         sha256: str | None = None,
-        device: str = "cpu",
-        cache: VectorCache | None = None,
+        options: LoadOptions | None = None,
     ) -> None:
         """Open the model; ``sha256`` is its checksum when that is known already."""
+        options = options or LoadOptions()
         self._pooling = _checked_pooling(pooling)
         self._max_length, self._padding, self._pad_id = max_length, padding, pad_id
         self._tokenizer = _open_tokenizer(tokenizer, max_length)
-        self._network = Chain(path, device=device)
+        self._network = Chain(path, device=options.device)
         self._inputs = {item.name: _integer_type(item.type) for item in self._network.inputs}
         if unknown := set(self._inputs) - set(_TEXT_INPUTS):
             raise InputError(f"{path}: unknown inputs {sorted(unknown)}; a text model reads {', '.join(_TEXT_INPUTS)}")
@@ -173,7 +173,7 @@ class OnnxTextEncoder(CachedTextEncoder):
             name=name,
             fingerprint=fingerprint_of("text", sha256 or self._network.sha256(), file_sha256(tokenizer), shape),
             dimension=self._run(self.tokenize([""])[0][0]).shape[0],
-            cache=cache,
+            cache=options.cache,
         )
 
     def tokenize(self, texts: Sequence[str]) -> tuple[Sequence[list[int]], int]:
@@ -220,8 +220,9 @@ def pool(output: npt.NDArray[Any], pooling: str) -> Vectors:
     return np.asarray(rows.mean(axis=1) if pooling == "mean" else rows[:, 0], np.float32)
 
 
-def load_image_side(folder: Path, *, device: str = "cpu", cache: VectorCache | None = None) -> OnnxImageEncoder:
+def load_image_side(place: str | Path, options: LoadOptions | None = None) -> OnnxImageEncoder:
     """Return the image encoder of an exported pair."""
+    folder = Path(place).resolve()
     config = _config(folder, "image")
     pooling = config.pop("pooling", "none")
     known = [field.name for field in fields(Preprocess)]
@@ -232,18 +233,19 @@ def load_image_side(folder: Path, *, device: str = "cpu", cache: VectorCache | N
     except (TypeError, ValueError) as error:
         raise InputError(f"{folder / 'config.json'}: image: {error}") from error
     model = _present(folder, "image.onnx")
-    return OnnxImageEncoder(model, preprocessing, name=f"onnx:{folder}", pooling=pooling, device=device, cache=cache)
+    return OnnxImageEncoder(model, preprocessing, name=f"onnx:{folder}", pooling=pooling, options=options)
 
 
-def load_text_side(folder: Path, *, device: str = "cpu", cache: VectorCache | None = None) -> OnnxTextEncoder:
+def load_text_side(place: str | Path, options: LoadOptions | None = None) -> OnnxTextEncoder:
     """Return the text encoder of an exported pair."""
+    folder = Path(place).resolve()
     config = _config(folder, "text")
     _refuse_unknown(folder, config, ["max_length", "pooling", "padding", "pad_id"])
     if not isinstance(config.get("max_length"), int):
         raise InputError(f"{folder / 'config.json'}: text: max_length, the window in tokens, is missing")
     model, tokenizer = _present(folder, "text.onnx"), _present(folder, "tokenizer.json")
     config.setdefault("pooling", "none")
-    return OnnxTextEncoder(model, tokenizer, name=f"onnx:{folder}", **config, device=device, cache=cache)
+    return OnnxTextEncoder(model, tokenizer, name=f"onnx:{folder}", **config, options=options)
 
 
 def _config(folder: Path, side: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from recap.encoders.base import LoadOptions
 from recap.encoders.cache import VectorCache
 from recap.encoders.network import CachedTextEncoder, SingleImageEncoder, fingerprint_of
 from recap.encoders.preprocess import Pixels, Preprocess
@@ -59,7 +60,7 @@ class OpenClipImageEncoder(SingleImageEncoder):
     def __init__(self, clip: OpenClipModel, *, cache: VectorCache | None = None) -> None:
         preprocessing = preprocessing_of(clip.model)
         super().__init__(
-            preprocessing,
+            preprocessing=preprocessing,
             name=clip.name,
             fingerprint=fingerprint_of("image", clip.weights, preprocessing.fingerprint()),
             dimension=clip.dimension(),
@@ -107,6 +108,24 @@ class OpenClipTextEncoder(CachedTextEncoder):
             return len(tokenizer.encode(text)) + 2
         clean = getattr(tokenizer, "clean_fn", str)
         return len(tokenizer.tokenizer(clean(text), truncation=False).input_ids)
+
+
+def load_image_side(name: str, options: LoadOptions) -> OpenClipImageEncoder:
+    """Return the image encoder of a model by the name that ``load_model`` takes."""
+    return OpenClipImageEncoder(_shared_model(name, options), cache=options.cache)
+
+
+def load_text_side(name: str, options: LoadOptions) -> OpenClipTextEncoder:
+    """Return the text encoder of a model by the name that ``load_model`` takes."""
+    return OpenClipTextEncoder(_shared_model(name, options), cache=options.cache)
+
+
+def _shared_model(name: str, options: LoadOptions) -> OpenClipModel:
+    key = f"open_clip:{name}"
+    if key not in options.models:
+        options.models[key] = load_model(name, device=options.device)
+    model: OpenClipModel = options.models[key]
+    return model
 
 
 def load_model(name: str, *, device: str = "cpu") -> OpenClipModel:

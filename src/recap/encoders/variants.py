@@ -18,6 +18,7 @@ from recap.encoders.base import BARE, VIEWS, TextEncoder
 from recap.encoders.cache import VectorCache
 from recap.encoders.network import BatchedImageEncoder, SingleImageEncoder, fingerprint_of
 from recap.encoders.preprocess import Pixels, Preprocess
+from recap.errors import InputError
 from recap.types import Vectors, unit_rows
 
 
@@ -51,9 +52,10 @@ class ViewsImageEncoder(SingleImageEncoder):
     """An image encoder that looks at several views of a picture, and gives the direction in which they lie together."""
 
     def __init__(self, single: SingleImageEncoder, *, cache: VectorCache | None = None) -> None:
-        assert isinstance(single.preprocessing, Preprocess)
+        if not isinstance(single, SingleImageEncoder) or not isinstance(single.preprocessing, Preprocess):
+            raise InputError(f"{single.name}: only an image encoder with a Preprocess can have {VIEWS}")
         super().__init__(
-            ManyViews(single.preprocessing),
+            preprocessing=ManyViews(single.preprocessing),
             name=single.name + VIEWS,
             fingerprint=fingerprint_of("views", single.fingerprint),
             dimension=single.dimension,
@@ -79,6 +81,8 @@ class JoinedImageEncoder(BatchedImageEncoder):
     """
 
     def __init__(self, parts: Sequence[SingleImageEncoder], *, cache: VectorCache | None = None) -> None:
+        if others := [part.name for part in parts if not isinstance(part, SingleImageEncoder)]:
+            raise InputError(f"{others[0]}: only a SingleImageEncoder can be joined with others")
         super().__init__(
             name="+".join(part.name for part in parts),
             fingerprint=fingerprint_of("joined", *(part.fingerprint for part in parts)),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from recap.language.base import Decoding, LanguageModel, PromptTooLongError, model_fingerprint
 from recap.language.prompt import PromptTemplate, WorkedExample, trim_caption
-from recap.language.registry import LanguageModelInfo, list_language_models, load_language_model
+from recap.language.registry import LANGUAGE_MODELS, LanguageModelInfo, list_language_models, load_language_model
 
 __all__ = [
+    "LANGUAGE_MODELS",
     "Decoding",
     "LanguageModel",
     "LanguageModelInfo",

@@ -35,6 +35,11 @@ class Decoding:
         if self.temperature < 0 or not 0 < self.top_p <= 1:
             raise InputError("temperature must be at least 0, and top_p in (0, 1]")
 
+    @property
+    def sentences(self) -> int:
+        """How many sentences a prompt gets: one when greedy."""
+        return self.samples if self.temperature else 1
+
 
 class PromptTooLongError(InputError):
     """A prompt and the sentence to come do not fit into the model's context. Nothing is ever cut silently."""

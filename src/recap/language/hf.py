@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 BATCH_ROWS = 64
-"""So many sentences are written at once: prompts times samples."""
+"""Batch size: prompts times samples."""
 
 
 class HuggingFaceModel:
@@ -72,11 +72,10 @@ class HuggingFaceModel:
 
     def write(self, prompts: Sequence[Prompt], decoding: Decoding) -> list[list[Draft]]:
         """Return the drafts for each prompt: one when greedy, else ``decoding.samples``."""
-        samples = 1 if decoding.temperature == 0 else decoding.samples
         ids = [self.tokenizer(prompt.text).input_ids for prompt in prompts]
         for row in ids:
             self._check_length(len(row), decoding.max_tokens)
-        size = max(1, BATCH_ROWS // samples)
+        size = max(1, BATCH_ROWS // decoding.sentences)
         drafts: list[list[Draft]] = [[] for _ in prompts]
         # neighbours of similar length need little padding
         order = sorted(range(len(prompts)), key=lambda i: len(ids[i]))
@@ -100,15 +99,17 @@ class HuggingFaceModel:
         """Write all samples of a few prompts, one token of every sentence at a time."""
         import torch
 
-        samples = 1 if decoding.temperature == 0 else decoding.samples
-        random = np.concatenate([uniforms(decoding, text)[:, :samples] for text in texts], axis=1)
+        samples = decoding.sentences
+        random = np.concatenate([uniforms(decoding, text) for text in texts], axis=1)
         uniform = torch.from_numpy(random).to(self.device)
         sentences = [_Sentence() for _ in range(uniform.shape[1])]
         with torch.inference_mode():
             reading = _read(self.model, ids, self.seq2seq)
             logits = reading.repeat(samples)
             for step in range(decoding.max_tokens):
-                tokens, logprobs = choose(logits, uniform[step], decoding)
+                probabilities = logits.float().softmax(-1)
+                tokens = choose(probabilities, uniform[step], decoding)
+                logprobs = probabilities.gather(1, tokens[:, None])[:, 0].log()
                 for sentence, token, logprob in zip(sentences, tokens.tolist(), logprobs.tolist(), strict=True):
                     self._extend(sentence, token, logprob)
                 if all(sentence.ended for sentence in sentences) or step + 1 == decoding.max_tokens:

@@ -21,6 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from recap.assets import fetch
 from recap.errors import AssetError, RecapError
 from recap.language.base import Decoding, PromptTooLongError, files_fingerprint, prompt_seed
 from recap.types import Draft, Prompt
@@ -37,16 +38,15 @@ class LlamaCppModel:
 
     completes = True
 
-    def __init__(
-        self, path: str | Path, *, name: str | None = None, device: str = "cpu", threads: int | None = None
-    ) -> None:
+    def __init__(self, source: str | Path, *, device: str = "cpu", threads: int | None = None) -> None:
+        path = _fetch(str(source))
         import xllamacpp
 
-        if not Path(path).is_file():
+        if not path.is_file():
             raise AssetError(f"there is no GGUF file at {path}")
-        self.name = name or f"llamacpp:{path}"
-        self._path = Path(path)
-        parameters = _configure(xllamacpp.CommonParams(), Path(path), device, threads)
+        self.name = f"llamacpp:{source}"
+        self._path = path
+        parameters = _configure(xllamacpp.CommonParams(), path, device, threads)
         try:
             self._server = xllamacpp.Server(parameters)
         except RuntimeError as error:
@@ -64,7 +64,7 @@ class LlamaCppModel:
         return [self._write_one(prompt.text, decoding) for prompt in prompts]
 
     def _write_one(self, text: str, decoding: Decoding) -> list[Draft]:
-        samples = 1 if decoding.temperature == 0 else decoding.samples
+        samples = decoding.sentences
         seed = prompt_seed(decoding.seed, text)
         # the sentences may take half of the context, and leave the other half to the prompt
         together = max(1, min(samples, SLOTS, CONTEXT // 2 // decoding.max_tokens))
@@ -125,6 +125,13 @@ class LlamaCppModel:
         if "n_prompt_tokens" in error:
             raise PromptTooLongError(self.name, error["n_prompt_tokens"], error["n_ctx"])
         raise RecapError(f"{self.name} could not write: {error.get('message', error)}")
+
+
+def _fetch(source: str) -> Path:
+    """Return the path of a GGUF file; what is no path is the name of an asset."""
+    if Path(source).is_file() or (source.endswith(".gguf") and not source.startswith("hub:")):
+        return Path(source)
+    return fetch(source)
 
 
 def _configure(parameters: Any, path: Path, device: str, threads: int | None) -> Any:

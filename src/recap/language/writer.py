@@ -28,8 +28,10 @@ import numpy as np
 import numpy.typing as npt
 
 from recap.encoders.network import cores
-from recap.errors import AssetError
-from recap.language.base import Decoding, files_fingerprint, prompt_seed
+from recap.encoders.onnx import open_session
+from recap.errors import AssetError, InputError
+from recap.language import sampling
+from recap.language.base import Decoding, files_fingerprint
 from recap.text import join_words, surface_words, words
 from recap.types import Draft, Prompt
 
@@ -108,9 +110,6 @@ def _shares(captions: Sequence[Sequence[int]]) -> dict[int, float]:
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 
-_NUCLEUS_WIDTH = 64
-"""So many of the likeliest words are looked at first; they nearly always hold the nucleus."""
-
 CLICHES = ("sitting on top", "sits on top", "sit on top", "laying on top")
 """Said by the writer ten times as often as by people, where "on" says the same."""
 
@@ -163,7 +162,10 @@ class WriterModel:
         self._cliches = _followers(CLICHES, self._number)
         self._workers = threads or cores()
         # the products are small: several threads would wait for each other most of the time
-        self._read, self._step = (_session(folder / f"{part}.onnx", 1) for part in ("read", "step"))
+        try:
+            self._read, self._step = (open_session(folder / f"{part}.onnx") for part in ("read", "step"))
+        except InputError as error:
+            raise AssetError(f"{error}; install recap again") from error
 
     @cached_property
     def fingerprint(self) -> str:
@@ -183,7 +185,7 @@ class WriterModel:
         captions = list(prompt.pool or prompt.captions)[:VOTERS]
         numbered, names = self._numbers(captions)
         reading = read(numbered, len(self._vocabulary))
-        grown = self._grow(reading, self._picture(prompt), _uniforms(prompt, decoding), decoding)
+        grown = self._grow(reading, self._picture(prompt), sampling.uniforms(decoding, prompt.text), decoding)
         style = Style(captions)
         slots = {len(self._vocabulary) + place: names[word] for place, word in enumerate(reading.outside)}
         return [
@@ -249,6 +251,11 @@ class WriterModel:
         return self._cliches.get(tuple(sentence[-2:]), [])
 
 
+def load_writer(*, device: str = "cpu", threads: int | None = None) -> WriterModel:
+    """Return the packaged writer; it runs on the CPU, whatever the device."""
+    return WriterModel(threads=threads)
+
+
 @dataclass(frozen=True)
 class Style:
     """How the captions of a prompt are written, so that new ones look like them."""
@@ -283,27 +290,11 @@ def choose(
     """Return for each row a word, none of the row's ``banned``, and its log-probability before temperature and cuts."""
     allowed = probabilities.copy()
     allowed[:, [PAD, BEGIN, UNKNOWN]] = 0
-    for row, said in zip(allowed, banned, strict=False):
-        row[said] = 0
-    chosen = allowed.argmax(1) if decoding.temperature == 0 else _draw(allowed, uniform, decoding)
+    for row, out in zip(allowed, banned, strict=False):
+        row[out] = 0
+    chosen: Ints = sampling.choose(allowed, uniform, decoding)
     taken = np.take_along_axis(probabilities, chosen[:, None], 1)[:, 0]
     return chosen, np.log(np.maximum(taken, 1e-30))
-
-
-def _draw(probabilities: Floats, uniform: Floats, decoding: Decoding) -> Ints:
-    """Draw a word from what temperature, top-k and the nucleus leave of each row."""
-    scaled = (probabilities / probabilities.max(1, keepdims=True)) ** np.float32(1 / decoding.temperature)
-    scaled /= scaled.sum(1, keepdims=True)
-    likeliest, order = _likeliest(scaled, decoding)
-    cumulated = likeliest.cumsum(1)
-    total = cumulated[:, -1:] if decoding.top_k else 1
-    # a word belongs to the nucleus as long as those before it do not fill it
-    inside = (cumulated - likeliest) < decoding.top_p * total
-    kept = (likeliest * inside).cumsum(1)
-    place = (kept <= uniform[:, None] * kept[:, -1:]).sum(1)
-    # rounding may lift a number that is almost one beyond the last word kept
-    place = np.minimum(place, inside.sum(1) - 1)
-    return np.take_along_axis(order, place[:, None], 1)[:, 0]
 
 
 def _repeated(sentence: Sequence[int], doubled: frozenset[int]) -> list[int]:
@@ -331,31 +322,6 @@ def _doubled(reading: Reading) -> frozenset[int]:
     return frozenset(reading.tokens[1:][together & (reading.tokens[1:] == reading.tokens[:-1])].tolist())
 
 
-def _likeliest(probabilities: Floats, decoding: Decoding) -> tuple[Floats, Ints]:
-    """Return the likeliest words, in descending order: ``top_k`` of them, or as many as hold the nucleus."""
-    size = probabilities.shape[1]
-    width = min(decoding.top_k or _NUCLEUS_WIDTH, size)
-    # sorting all words would take longer than computing their probabilities
-    order = np.argpartition(-probabilities, width - 1, axis=1)[:, :width] if width < size else None
-    if order is None or (not decoding.top_k and _mass(probabilities, order).min() <= decoding.top_p):
-        order = np.broadcast_to(np.arange(size), probabilities.shape)
-    values = np.take_along_axis(probabilities, order, 1)
-    ranked = np.lexsort((order, -values), axis=1)
-    return np.take_along_axis(values, ranked, 1), np.take_along_axis(order, ranked, 1)
-
-
-def _mass(probabilities: Floats, order: Ints) -> Floats:
-    mass: Floats = np.take_along_axis(probabilities, order, 1).sum(1)
-    return mass
-
-
-def _uniforms(prompt: Prompt, decoding: Decoding) -> Floats:
-    """Return the random numbers for one prompt: a row for each step, a column for each sentence."""
-    generator = np.random.default_rng(prompt_seed(decoding.seed, prompt.text))
-    samples = decoding.samples if decoding.temperature else 1
-    return generator.random((decoding.max_tokens, samples), dtype=np.float32)
-
-
 def _or_zeros(values: Floats | None, size: int) -> Floats:
     return np.zeros(size, np.float32) if values is None else values.astype(np.float32)
 
@@ -366,15 +332,3 @@ def _as_inputs(reading: Reading) -> dict[str, Any]:
         nothing = np.zeros(1, np.int64)
         return {"tokens": nothing, "shares": np.zeros(1, np.float32), "places": nothing, "ranks": nothing}
     return {name: getattr(reading, name) for name in ("tokens", "shares", "places", "ranks")}
-
-
-def _session(path: Path, threads: int) -> Any:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    try:
-        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime raises classes of its own, which share no base but this
-        raise AssetError(f"{path} could not be loaded: {error}; install recap again") from error
