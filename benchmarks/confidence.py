@@ -149,7 +149,7 @@ def best_rated(captioner: ReCap, folder: Path, rated: Experts, rule: str) -> Pla
     for picture in np.unique(rated.owners):
         rows = np.flatnonzero(rated.owners == picture)
         evidence: Sequence[Evidence] = proposals[picture].evidence
-        scores = RULES[rule]([rated.texts[row] for row in rows], cosines[rows], evidence)
+        scores = RULES.get(rule).score([rated.texts[row] for row in rows], cosines[rows], evidence)
         best.append(rows[int(np.argmax(scores))])
     return np.array(best)
 

@@ -237,7 +237,7 @@ class Writer:
         return [drafts for _ in prompts]
 
 
-@pytest.mark.parametrize("selection", RULES)
+@pytest.mark.parametrize("selection", RULES.names())
 def test_what_the_captioner_says_is_among_what_is_fitted(captioner: ReCap, many: list[Pair], selection: str):
     configured = captioner.configured(language_model=Writer(), selection=selection)
     ids = [pair.id for pair in many]

@@ -1,4 +1,4 @@
-"""A package of somebody else, installed beside recap: its encoder and its language model are chosen by name."""
+"""A package of somebody else, installed beside recap: its encoder, language model and metric are chosen by name."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from recap.cli.info import info
 from recap.encoders import load_encoder
 from recap.errors import UnknownNameError
 from recap.language import Decoding, load_language_model
+from recap.metrics import evaluate
 from recap.types import Prompt
 
 SOURCE = '''
@@ -21,7 +22,14 @@ from recap.encoders import EncoderInfo
 from recap.encoders.network import SingleImageEncoder
 from recap.encoders.preprocess import Preprocess
 from recap.language import LanguageModelInfo
+from recap.metrics import MetricResult
+from recap.metrics.registry import Metric
 from recap.types import Draft
+
+
+def count_words(judge):
+    lengths = judge.corpus.words.lengths.astype(float)
+    return MetricResult("", lengths.mean(), lengths, 0.0)
 
 
 class Colours(SingleImageEncoder):
@@ -44,9 +52,14 @@ class Parrot:
 
 
 COLOURS = EncoderInfo("colours", "mean colours", (3, None), image=Colours, licence="MIT")
+LENGTH = Metric("length", "words a caption", "Length", count_words)
 PARROT = LanguageModelInfo("parrot:WORD", "says it again", "toolbox:Parrot", extra="zoo", requires=("no_such_zoo",))
 '''
-POINTS = {"recap.encoders": {"colours": "toolbox:COLOURS"}, "recap.language_models": {"parrot": "toolbox:PARROT"}}
+POINTS = {
+    "recap.encoders": {"colours": "toolbox:COLOURS"},
+    "recap.language_models": {"parrot": "toolbox:PARROT"},
+    "recap.metrics": {"length": "toolbox:LENGTH"},
+}
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +84,14 @@ def test_the_language_model_is_one_like_any_other() -> None:
     assert [draft.text for draft in drafts[0]] == ["hello a red wall"] * 2
 
 
-def test_both_are_shown() -> None:
+def test_the_metric_is_one_like_any_other() -> None:
+    report = evaluate(["a dog runs", "a cat"], [["a dog"], ["a cat"]], metrics="length,rouge-l")
+    assert [row.name for row in report] == ["Length", "ROUGE-L"]
+    assert next(row.value for row in report) == 2.5
+
+
+def test_all_are_shown() -> None:
     shown = CliRunner().invoke(info).output
     assert "mean colours" in shown
+    assert "words a caption" in shown
     assert "recap-captioner[zoo]" in shown

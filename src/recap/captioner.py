@@ -499,7 +499,7 @@ class ReCap:
     def _select(self, proposals: Proposals) -> Caption:
         candidates, cosines, evidence = proposals.drafts, proposals.cosines, proposals.evidence
         texts = list(candidates)
-        scores = RULES[self.selection](texts, cosines, evidence[: self.settings.pool], proposals.logprobs)
+        scores = RULES.get(self.selection).score(texts, cosines, evidence[: self.settings.pool], proposals.logprobs)
         ranked = sorted(range(len(texts)), key=lambda row: (-scores[row], -cosines[row], texts[row]))
         kept = []
         for row in ranked[:KEPT_CANDIDATES]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 
@@ -21,13 +21,13 @@ class InputError(RecapError, ValueError):
 class UnknownNameError(InputError):
     """A name that is in no table of names: says which are, and which one may have been meant."""
 
-    def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
+    def __init__(self, what: str, name: object, known: Iterable[str]) -> None:
         from difflib import get_close_matches
 
         known = list(known)
         # what follows a colon is the user's own
         stems = {item.partition(":")[0].lower(): item for item in known}
-        close = get_close_matches(name.partition(":")[0].lower(), stems, n=1)
+        close = get_close_matches(str(name).partition(":")[0].lower(), stems, n=1)
         hint = f"did you mean {stems[close[0]]}? " if close else ""
         super().__init__(f"unknown {what} {name!r}; {hint}known: {', '.join(known)}")
 
@@ -70,6 +70,12 @@ class DiskFullError(AssetError):
 
 class PackError(RecapError):
     """A pack or a datastore on disk is missing, incomplete or of an unknown version."""
+
+
+def check_name(what: str, name: object, known: Collection[str]) -> None:
+    """Raise ``UnknownNameError`` unless a name is known."""
+    if name not in known:
+        raise UnknownNameError(what, name, known)
 
 
 @contextmanager

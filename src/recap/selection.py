@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from typing import Protocol
@@ -19,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import ThreadpoolController
 
+from recap.registry import Entry, Registry
 from recap.text import words
 from recap.types import VOTE_TEMPERATURE, Evidence, Vectors, unit_rows
 
@@ -122,7 +124,7 @@ def _unit_counts(sentences: Sequence[Sequence[Hashable]]) -> Scores:
     return unit_rows(table, otherwise=0.0)
 
 
-class Rule(Protocol):
+class Scorer(Protocol):
     """Candidates, their aligned cosines, the retrieved captions and log-probabilities in, a score for each out."""
 
     def __call__(
@@ -132,16 +134,23 @@ class Rule(Protocol):
         ...
 
 
-RULES: dict[str, Rule] = {"consensus": by_consensus, "cosine": by_cosine, "likely": by_likelihood}
-"""Rules by name."""
+@dataclass(frozen=True)
+class Rule(Entry):
+    """A rule that users choose by name."""
 
-_CHOICES = {
-    "consensus": "chosen as what the evidence agrees on",
-    "cosine": "chosen as the nearest to the picture",
-    "likely": "chosen as the likeliest sentence that fits the picture",
-}
+    score: Scorer
+
+
+RULES = Registry(
+    "selection",
+    (
+        Rule("consensus", "what the evidence agrees on", by_consensus),
+        Rule("cosine", "the nearest to the picture", by_cosine),
+        Rule("likely", "the likeliest sentence that fits the picture", by_likelihood),
+    ),
+)
 
 
 def describe_choice(rule: str) -> str:
     """Return in plain words how a rule chose the caption."""
-    return _CHOICES.get(rule, f"chosen by {rule}")
+    return f"chosen as {RULES.get(rule).help}" if rule in RULES else f"chosen by {rule}"

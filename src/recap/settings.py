@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, Self, get_args
 
-from recap.errors import InputError
+from recap.errors import InputError, check_name
 from recap.language.base import Decoding
 from recap.language.prompt import PromptTemplate, WorkedExample
 from recap.selection import RULES
@@ -44,12 +44,11 @@ class Settings:
     def __post_init__(self) -> None:
         if self.k < 1 or self.pool < 1:
             raise InputError(f"k and pool must be at least 1, not {self.k} and {self.pool}")
-        if self.candidates not in get_args(Candidates):
-            raise InputError(f"unknown candidates {self.candidates!r}; known: {', '.join(get_args(Candidates))}")
+        check_name("candidates", self.candidates, get_args(Candidates))
         if not LANGUAGE_TAG.fullmatch(self.language):
             raise InputError(f"a language is given by its tag, such as en, de or pt-BR, not {self.language!r}")
-        if self.selection is not None and self.selection not in RULES:
-            raise InputError(f"unknown selection {self.selection!r}; known: {', '.join(RULES)}")
+        if self.selection is not None:
+            check_name("selection", self.selection, RULES.names())
 
     def but(self, **changes: Any) -> Self:
         """Return these settings with some changed; those of ``Decoding`` are named as if they were here."""

@@ -182,7 +182,7 @@ def test_what_cannot_be_done_is_said() -> None:
         LinearAlignment().transform(images)
     with pytest.raises(InputError, match="not fitted yet"):
         LinearAlignment().save("never-written")
-    with pytest.raises(InputError, match="unknown method 'magic'; there are procrustes, ols"):
+    with pytest.raises(InputError, match="unknown method 'magic'; known: procrustes, ols"):
         LinearAlignment("magic").fit(images, texts)
     with pytest.raises(InputError, match="dimensions are 6 and 4"):
         LinearAlignment("identity").fit(images, texts)

@@ -142,7 +142,7 @@ def test_recap_score_reads_coco_results(tmp_path: Path):
     assert read_candidates(path) == {str(n): f"caption {n}" for n in range(3)}
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("kind", FORMATS.names())
 def test_no_records_and_names_that_are_not_utf8(tmp_path: Path, kind: str):
     path = written(tmp_path, kind, [])
     if kind == "coco":

@@ -80,7 +80,7 @@ def test_dal_shows_every_round_and_is_the_same_every_time(run: Run, tmp_path: Pa
         assert (tmp_path / "0" / name).read_bytes() == (tmp_path / "1" / name).read_bytes(), name
     store = Datastore.load(tmp_path / "packs" / "aclip-s" / "datastore")
     assert len(store.find(synthetic=True)) == table.sections[0].rows[-1].cells[2].value
-    with pytest.raises(InputError, match="cannot be filtered by 'bleu'"):
+    with pytest.raises(InputError, match="unknown metric to filter by 'bleu'"):
         run("dal", filter="bleu")
 
 

@@ -261,7 +261,7 @@ def test_spice_can_be_what_captions_are_filtered_by(
 
 def test_what_cannot_be_augmented_is_said(world: tuple[ReCap, Validation, Validation]):
     captioner, train, validation = world
-    with pytest.raises(InputError, match="cannot be filtered by 'bleu'; known: cider-d, spice"):
+    with pytest.raises(InputError, match="unknown metric to filter by 'bleu'; known: cider-d, spice"):
         augment(captioner, train, validation, metric="bleu")
     with pytest.raises(InputError, match="this captioner has none"):
         augment(captioner.configured(candidates="retrieved"), train, validation)

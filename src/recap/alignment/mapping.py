@@ -31,7 +31,7 @@ from recap.alignment.rows import (
 )
 from recap.alignment.solvers import Matrix
 from recap.alignment.statistics import Moments, PairStatistics
-from recap.errors import InputError, PackError, damaged
+from recap.errors import InputError, PackError, check_name, damaged
 from recap.types import Vectors, unit_rows
 
 _KIND = "linear-alignment"
@@ -235,9 +235,7 @@ class LinearAlignment:
 
 def check_method(method: str) -> None:
     """Raise ``InputError`` unless there is a map of this name."""
-    known = (*SOLVERS, *GRADIENT_METHODS)
-    if method not in known:
-        raise InputError(f"unknown method {method!r}; there are {', '.join(known)}")
+    check_name("method", method, (*SOLVERS, *GRADIENT_METHODS))
 
 
 Solver = Callable[[Moments, LinearAlignment, float], Matrix]

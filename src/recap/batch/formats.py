@@ -17,7 +17,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from itertools import chain, islice
 from pathlib import Path
 from types import NoneType
@@ -27,16 +27,19 @@ from recap.batch.record import Record, json_line
 from recap.datasets.captions import stem
 from recap.errors import InputError
 from recap.files import atomic_write
+from recap.registry import Entry, Registry
 from recap.types import Caption
 
-SUFFIXES = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".csv": "csv",
-    ".parquet": "parquet",
-    ".json": "coco",
-}
-FORMATS = tuple(dict.fromkeys(SUFFIXES.values()))
+
+@dataclass(frozen=True)
+class Format(Entry):
+    """A kind of output file."""
+
+    suffixes: tuple[str, ...]
+    write: Callable[[Path, Iterable[Record]], None]
+    """Writes records to a file, atomically."""
+    check: Callable[[Sequence[str]], None] = lambda paths: None
+    """Raises when it cannot hold these pictures."""
 
 
 class Sink(Protocol):
@@ -52,36 +55,6 @@ class Sink(Protocol):
     def close(self) -> None:
         """Finish: all records were added. Not called when the run breaks off."""
         ...
-
-
-def format_of(path: Path) -> str:
-    """Return the format a file's suffix stands for."""
-    known = SUFFIXES.get(path.suffix.lower())
-    if known is None:
-        raise InputError(
-            f"{path}: the suffix stands for no format; end it with {', '.join(SUFFIXES)}, or say --format "
-            f"{' or '.join(FORMATS)}"
-        )
-    return known
-
-
-def write_records(path: Path, kind: str, records: Iterable[Record]) -> None:
-    """Write records to a file, atomically; ``kind`` is one of ``FORMATS``."""
-    writer(kind)(path, records)
-
-
-def writer(kind: str) -> Callable[[Path, Iterable[Record]], None]:
-    """Return the function that writes a format."""
-    writers = {"jsonl": write_jsonl, "csv": write_csv, "parquet": write_parquet, "coco": write_coco}
-    if kind not in writers:
-        raise InputError(f"unknown format {kind!r}; known: {', '.join(FORMATS)}")
-    return writers[kind]
-
-
-def check_paths(kind: str, paths: Sequence[str]) -> None:
-    """Raise now, rather than after the work, when a format cannot hold these pictures."""
-    if kind == "coco":
-        check_ids(paths)
 
 
 def write_jsonl(path: Path, records: Iterable[Record]) -> None:
@@ -206,3 +179,37 @@ def _checked_id(path: str, seen: dict[int | str, str]) -> int | str:
             "or choose another format"
         )
     return number
+
+
+FORMATS = Registry(
+    "format",
+    (
+        Format("jsonl", "everything, one line a picture", (".jsonl", ".ndjson"), write_jsonl),
+        Format("csv", "one row a picture, without evidence and candidates", (".csv",), write_csv),
+        Format("parquet", "everything", (".parquet",), write_parquet),
+        Format("coco", "COCO results", (".json",), write_coco, check_ids),
+    ),
+)
+
+
+def format_of(path: Path) -> str:
+    """Return the format a file's suffix stands for."""
+    names = {suffix: entry.name for entry in FORMATS for suffix in entry.suffixes}
+    known = names.get(path.suffix.lower())
+    if known is None:
+        raise InputError(
+            f"{path}: the suffix stands for no format; end it with {', '.join(names)}, or say --format "
+            f"{' or '.join(FORMATS.names())}"
+        )
+    return known
+
+
+def write_records(path: Path, kind: str, records: Iterable[Record]) -> None:
+    """Write records to a file, atomically; ``kind`` is one of ``FORMATS``."""
+    FORMATS.get(kind).write(path, records)
+
+
+def check_paths(kind: str, paths: Sequence[str]) -> None:
+    """Raise now, rather than after the work, when a format cannot hold these pictures."""
+    if kind:
+        FORMATS.get(kind).check(paths)

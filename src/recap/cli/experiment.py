@@ -7,19 +7,22 @@ from pathlib import Path
 
 import click
 
+from recap.cli.options import NameChoice
 from recap.experiments.base import EXPERIMENTS, Setup
 from recap.experiments.table import FORMATS
 
 ALL = "all"
 
 
-def _described(names: dict[str, str]) -> str:
+def _described() -> str:
+    names = {entry.name: entry.help for entry in EXPERIMENTS}
+    names[ALL] = "everything the data allow, on one page below --out"
     width = max(map(len, names)) + 2
     return "\b\n" + "\n".join(f"  {name:<{width}}{line}" for name, line in names.items())
 
 
-@click.command(epilog=_described({**EXPERIMENTS, ALL: "everything the data allow, on one page below --out"}))
-@click.argument("name", type=click.Choice([*EXPERIMENTS, ALL]))
+@click.command(epilog=_described())
+@click.argument("name", type=NameChoice("recap.experiments.base:EXPERIMENTS", ALL))
 @click.option("--data", required=True, type=click.Path(exists=True, file_okay=False, path_type=Path), help="Data sets.")
 @click.option("--on", help="Which of them: a folder below --data (default: flickr8k; for all: whatever is there).")
 @click.option("--encoder", default="builtin", show_default=True, help="See recap info.")

@@ -60,6 +60,7 @@ def _collect(verify: bool) -> dict[str, Any]:
     from recap.assets import ASSETS, cache_dir
     from recap.encoders import list_encoders
     from recap.language import list_language_models
+    from recap.metrics.registry import METRICS
 
     packs = sorted(path.parent for path in (cache_dir() / "packs").glob("*/config.json"))
     return {
@@ -82,6 +83,7 @@ def _collect(verify: bool) -> dict[str, Any]:
             {"name": m.name, "what": m.help, "licence": m.licence, "available": _available(m.missing_extra)}
             for m in list_language_models()
         ],
+        "metrics": [{"name": m.name, "what": m.help, "available": _available(m.missing_extra)} for m in METRICS],
         "packs": [{"name": path.name.rpartition("-")[0], "folder": str(path)} for path in packs],
         "assets": [
             {

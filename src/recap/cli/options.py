@@ -8,9 +8,12 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
+
+from recap.errors import UnknownNameError, check_name
 
 if TYPE_CHECKING:
     from recap.captioner import ReCap
@@ -40,6 +43,27 @@ class OwnPack(click.Path):
             copy = "from recap import ReCap; ReCap.from_pretrained('builtin').save_pretrained('mine')"
             self.fail(f'the built-in pack stays as it is; make a copy of your own: python -c "{copy}"', param, ctx)
         return super().convert(value, param, ctx)
+
+
+class NameChoice(click.Choice):  # type: ignore[type-arg]  # generic since click 8.2 only
+    """One of the names of a registry, which is imported when they are needed, or one of ``others``."""
+
+    def __init__(self, registry: str, *others: str) -> None:
+        self._registry, self._others = registry, others
+        self.case_sensitive = True
+
+    @property
+    def choices(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The names."""
+        return (*resolve_name(self._registry).names(), *self._others)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return a name that is known; of any other say what may have been meant."""
+        try:
+            check_name(resolve_name(self._registry).what, value, self.choices)
+        except UnknownNameError as error:
+            self.fail(str(error), param, ctx)
+        return value
 
 
 def printable(text: str) -> str:
@@ -79,9 +103,9 @@ def _check_method(context: click.Context, option: click.Parameter, method: str |
 
 def _check_language_model(context: click.Context, option: click.Parameter, name: str | None) -> str | None:
     if name is not None:
-        from recap.language.registry import check_language_model
+        from recap.language.registry import LANGUAGE_MODELS
 
-        check_language_model(name)
+        LANGUAGE_MODELS.get(name)
     return name
 
 
@@ -160,7 +184,7 @@ settings_options = combine(
     click.option("--candidates", type=click.Choice(["lm", "retrieved", "both"]), help="Where candidates come from."),
     click.option(
         "--selection",
-        type=click.Choice(["likely", "consensus", "cosine"]),
+        type=NameChoice("recap.selection:RULES"),
         help="How one is chosen (default: what suits the model); cosine: the paper's.",
     ),
     method_option("The map: procrustes, ols, ridge, ...  (default: the pack's)."),
@@ -172,7 +196,7 @@ output_options = combine(
     click.option(
         "--format",
         "kind",
-        type=click.Choice(["jsonl", "csv", "parquet", "coco"]),
+        type=NameChoice("recap.batch:FORMATS"),
         help="Format of --out, whatever its suffix.",
     ),
     click.option("--restart", is_flag=True, help="Begin --out anew, whatever was done before."),

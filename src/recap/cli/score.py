@@ -52,7 +52,8 @@ def score(
     if per_image and not (as_json or as_csv):
         raise click.UsageError("--per-image goes with --json or --csv")
     from recap.datasets.captions import read_candidates, read_references
-    from recap.metrics.evaluate import evaluate, parse_metrics
+    from recap.metrics.evaluate import evaluate
+    from recap.metrics.registry import parse_metrics
     from recap.metrics.significance import (
         compare,
         comparisons_csv,

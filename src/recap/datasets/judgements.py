@@ -24,7 +24,7 @@ from typing import Any, Literal
 from recap.datasets.captions import stem
 from recap.datasets.flickr8k import TOKEN_FILES, read_flickr8k_captions
 from recap.datasets.records import parse_json, read_lines, read_text
-from recap.errors import InputError, MissingExtraError
+from recap.errors import InputError, MissingExtraError, check_name
 
 CATEGORIES = {1: "HC", 2: "HI", 3: "HM", 4: "MM"}
 """Pascal-50S pairs: human-human both correct, human-human one of another image, human-machine, machine-machine."""
@@ -86,8 +86,7 @@ def read_judgements(
         captions: Flickr8k only: the file of captions; by default looked for beside ``path``.
     """
     kind = kind or guess_format(Path(path))
-    if kind not in FORMATS:
-        raise InputError(f"unknown kind of judgements {kind!r}; known are {', '.join(FORMATS)}")
+    check_name("kind of judgements", kind, FORMATS)
     return FORMATS[kind](Path(path), None if captions is None else Path(captions))
 
 

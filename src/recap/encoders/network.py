@@ -187,7 +187,7 @@ class Preprocessing(Protocol):
 class SingleImageEncoder(BatchedImageEncoder):
     """Base of the image encoders that are one network with one way of preprocessing; a subclass gives ``forward``."""
 
-    preprocessing: Preprocessing
+    preprocessing: Preprocessing = field(kw_only=False)
     shorter_side: int = field(init=False)
 
     def __post_init__(self) -> None:

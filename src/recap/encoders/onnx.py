@@ -30,7 +30,7 @@ import numpy.typing as npt
 from recap.encoders.base import LoadOptions
 from recap.encoders.network import CachedTextEncoder, SingleImageEncoder, cores, fingerprint_of
 from recap.encoders.preprocess import Pixels, Preprocess
-from recap.errors import InputError
+from recap.errors import InputError, check_name
 from recap.files import file_sha256
 from recap.types import Vectors
 
@@ -107,7 +107,8 @@ class OnnxImageEncoder(SingleImageEncoder):
         The last ``details`` numbers of an output are no part of the vector.
         """
         options = options or LoadOptions()
-        self._pooling = _checked_pooling(pooling)
+        check_name("pooling", pooling, POOLINGS)
+        self._pooling = pooling
         self._alone = options.device == "cpu"
         self._network = Chain(path, device=options.device)
         self._input = self._network.inputs[0].name
@@ -161,7 +162,8 @@ class OnnxTextEncoder(CachedTextEncoder):
     ) -> None:
         """Open the model; ``sha256`` is its checksum when that is known already."""
         options = options or LoadOptions()
-        self._pooling = _checked_pooling(pooling)
+        check_name("pooling", pooling, POOLINGS)
+        self._pooling = pooling
         self._max_length, self._padding, self._pad_id = max_length, padding, pad_id
         self._tokenizer = _open_tokenizer(tokenizer, max_length)
         self._network = Chain(path, device=options.device)
@@ -270,12 +272,6 @@ def _present(folder: Path, name: str) -> Path:
 def _refuse_unknown(folder: Path, config: Mapping[str, Any], known: Sequence[str]) -> None:
     if unknown := set(config) - set(known):
         raise InputError(f"{folder / 'config.json'}: unknown keys {sorted(unknown)}; known are {', '.join(known)}")
-
-
-def _checked_pooling(pooling: str) -> str:
-    if pooling not in POOLINGS:
-        raise InputError(f"unknown pooling {pooling!r}: one of {', '.join(POOLINGS)}")
-    return pooling
 
 
 def _open_tokenizer(path: Path, max_length: int) -> Any:

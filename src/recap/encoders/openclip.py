@@ -15,7 +15,7 @@ from recap.encoders.base import LoadOptions
 from recap.encoders.cache import VectorCache
 from recap.encoders.network import CachedTextEncoder, SingleImageEncoder, fingerprint_of
 from recap.encoders.preprocess import Pixels, Preprocess
-from recap.errors import AssetError, InputError, MissingExtraError, OfflineError
+from recap.errors import AssetError, InputError, MissingExtraError, OfflineError, check_name
 from recap.types import Vectors
 
 _IMAGE_BATCH = 16
@@ -211,8 +211,7 @@ def _check_device(torch: Any, device: str) -> None:
         "cuda": torch.cuda.is_available(),
         "mps": torch.backends.mps.is_available(),
     }
-    if kind not in available:
-        raise InputError(f"unknown device {device!r}: one of {', '.join(available)}")
+    check_name("device", kind, available)
     if not available[kind]:
         raise InputError(f"device {device}: this torch finds none; use device cpu")
 

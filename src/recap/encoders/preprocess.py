@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from recap.errors import InputError
+from recap.errors import InputError, check_name
 
 Pixels: TypeAlias = npt.NDArray[np.float32]
 """Channels, height, width; or a batch of those."""
@@ -49,10 +49,8 @@ class Preprocess:
     def __post_init__(self) -> None:
         if self.size < 1 or len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
             raise InputError("preprocessing needs a positive size, and three means and three positive deviations")
-        if self.interpolation not in _FILTERS:
-            raise InputError(f"unknown interpolation {self.interpolation!r}: one of {', '.join(_FILTERS)}")
-        if self.resize not in _RESIZES:
-            raise InputError(f"unknown resize {self.resize!r}: one of {', '.join(_RESIZES)}")
+        check_name("interpolation", self.interpolation, _FILTERS)
+        check_name("resize", self.resize, _RESIZES)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -198,7 +198,9 @@ def _load_image(name: str, options: LoadOptions) -> SingleImageEncoder:
 
     if name.endswith(VIEWS):
         return ViewsImageEncoder(_load_image(name.removesuffix(VIEWS), options), cache=options.cache)
-    encoder: SingleImageEncoder = load(ENCODERS.get(name).image, name, options)
+    loader = ENCODERS.get(name).image
+    assert loader is not None
+    encoder: SingleImageEncoder = load(loader, name, options)
     return encoder
 
 
@@ -207,5 +209,7 @@ def _load_text(name: str, options: LoadOptions) -> TextEncoder:
 
     if name.endswith(BARE):
         return BareTextEncoder(_load_text(name.removesuffix(BARE), options))
-    encoder: TextEncoder = load(ENCODERS.get(name).text, name, options)
+    loader = ENCODERS.get(name).text
+    assert loader is not None
+    encoder: TextEncoder = load(loader, name, options)
     return encoder

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from recap.encoders.images import max_pixels
-from recap.errors import ImageError, InputError, MissingExtraError
+from recap.errors import ImageError, InputError, MissingExtraError, check_name
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -56,8 +56,7 @@ def read_frames(path: str | Path, count: int = FRAMES, choose: Choice = "even") 
     """
     if count < 1:
         raise InputError(f"count must be at least 1, not {count}")
-    if choose not in ("even", "scene"):
-        raise InputError(f"unknown choice of frames {choose!r}; known: even, scene")
+    check_name("choice of frames", choose, get_args(Choice))
     with _opened(Path(path)) as clip:
         times = clip.middles(count)
         if choose == "scene":

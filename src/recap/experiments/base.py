@@ -16,30 +16,34 @@ from typing import TYPE_CHECKING, Any
 
 from recap.errors import InputError, MissingExtraError
 from recap.experiments.table import FORMATS, SUFFIXES, Table
+from recap.registry import Entry, Registry
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-EXPERIMENTS: dict[str, str] = {
-    "alignment": "every way to align, by recall, cosine and captions",
-    "captioning": "every metric, for ReCap with every map, retrieval alone and other systems",
-    "retrieval": "cross-modal retrieval, both ways, for every map",
-    "efficiency": "parameters, training and inference time, beside ClipCap and SmallCap",
-    "transfer": "a map from one data set, captions for another",
-    "dal": "a datastore that grows by its own captions, round by round",
-    "search-k": "how many captions to retrieve",
-    "search-temperature": "temperature and number of samples",
-    "search-decoding": "greedy, sampling, top-k, nucleus",
-    "search-ordering": "where in the prompt the nearest caption stands",
-    "search-encoder": "captions with one encoder after the other",
-    "search-lm": "captions with one language model after the other",
-    "search-level": "single captions, all of a picture as one, narratives",
-    "search-sources": "captions of other data sets in the datastore",
-    "modality-gap": "where images and captions lie, before and after",
-    "metric-correlation": "which metrics say the same about ReCap's captions",
-    "examples": "captions retrieved with and without alignment",
-}
-"""Names with a line about each; the module has the name with underscores, but searches are in one."""
+EXPERIMENTS = Registry(
+    "experiment",
+    (
+        Entry("alignment", "every way to align, by recall, cosine and captions"),
+        Entry("captioning", "every metric, for ReCap with every map, retrieval alone and other systems"),
+        Entry("retrieval", "cross-modal retrieval, both ways, for every map"),
+        Entry("efficiency", "parameters, training and inference time, beside ClipCap and SmallCap"),
+        Entry("transfer", "a map from one data set, captions for another"),
+        Entry("dal", "a datastore that grows by its own captions, round by round"),
+        Entry("search-k", "how many captions to retrieve"),
+        Entry("search-temperature", "temperature and number of samples"),
+        Entry("search-decoding", "greedy, sampling, top-k, nucleus"),
+        Entry("search-ordering", "where in the prompt the nearest caption stands"),
+        Entry("search-encoder", "captions with one encoder after the other"),
+        Entry("search-lm", "captions with one language model after the other"),
+        Entry("search-level", "single captions, all of a picture as one, narratives"),
+        Entry("search-sources", "captions of other data sets in the datastore"),
+        Entry("modality-gap", "where images and captions lie, before and after"),
+        Entry("metric-correlation", "which metrics say the same about ReCap's captions"),
+        Entry("examples", "captions retrieved with and without alignment"),
+    ),
+)
+"""The module of an experiment has the name with underscores, but searches are in one."""
 
 
 @dataclass(frozen=True)
@@ -111,8 +115,7 @@ class Outcome:
 
 def run_experiment(name: str, setup: Setup) -> Outcome:
     """Run an experiment by its name."""
-    if name not in EXPERIMENTS:
-        raise InputError(f"there is no experiment {name!r}; there are {', '.join(EXPERIMENTS)}")
+    EXPERIMENTS.get(name)
     if not setup.data.is_dir():
         raise InputError(f"{setup.data}: no such folder of data sets")
     unknown = sorted(set(setup.options) - options_of(name))

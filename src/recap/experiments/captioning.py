@@ -36,8 +36,7 @@ from recap.experiments.paper import paper_section, paper_table
 from recap.experiments.retrieval import fitting_times
 from recap.experiments.table import Cell, Column, Row, Section, Table
 from recap.language import LanguageModel, load_language_model
-from recap.metrics.evaluate import parse_metrics
-from recap.metrics.judge import METRICS
+from recap.metrics.registry import METRICS, parse_metrics
 from recap.metrics.report import Report
 from recap.settings import Settings
 
@@ -77,7 +76,8 @@ def caption_table(title: str, reports: dict[str, Report], on: str, notes: Sequen
     first = next(iter(reports.values()))
     # SigLIP has its own names for the same metrics
     shown = [row.name for row in first] + [missing.name for missing in first.unavailable]
-    order = {name.replace("CLIP", family): place for place, name in enumerate(METRICS.values()) for family in _FAMILIES}
+    titles = [metric.title for metric in METRICS]
+    order = {title.replace("CLIP", family): place for place, title in enumerate(titles) for family in _FAMILIES}
     names = sorted(shown, key=lambda name: order[name])
     ours = Section(title, tuple(Row(label, _cells(report, names)) for label, report in reports.items()))
     in_paper = paper_table("captioning")["sections"]

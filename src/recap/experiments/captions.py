@@ -20,7 +20,7 @@ from recap.language import LanguageModel
 from recap.metrics.evaluate import evaluate
 from recap.metrics.report import Report
 from recap.metrics.statistics import MetricResult, mean_result
-from recap.selection import RULES, is_degenerate
+from recap.selection import by_consensus, is_degenerate
 from recap.settings import Settings
 from recap.types import Draft, Evidence, ImageLike, Vectors
 
@@ -87,7 +87,7 @@ def _by_consensus(evidence: Sequence[Evidence], drafts: Sequence[Draft], *, alon
     nearest = {item.text: item.similarity for item in reversed(evidence)}
     written = {draft.text for draft in drafts if not is_degenerate(draft.text)}
     texts = sorted(written if alone and written else nearest.keys() | written)
-    scores = RULES["consensus"](texts, np.array([nearest.get(text, 0) for text in texts], np.float32), evidence)
+    scores = by_consensus(texts, np.array([nearest.get(text, 0) for text in texts], np.float32), evidence)
     return texts[int(scores.argmax())]
 
 

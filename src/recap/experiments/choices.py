@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from recap.alignment import LinearAlignment, search_beta
 from recap.encoders import Encoder
-from recap.errors import InputError
+from recap.errors import InputError, check_name
 from recap.experiments.base import Setup
 from recap.experiments.data import Split
 from recap.language import LanguageModel
@@ -124,9 +124,8 @@ def fit_all(train: Split, encoder: Encoder, setup: Setup) -> Iterator[Fitted]:
 def wanted_maps(setup: Setup) -> list[str]:
     """Return the labels of the maps that ``--option maps=PR,OLS`` asks for; all of them without it."""
     asked = setup.listed("maps", ",".join(METHODS))
-    unknown = [name for name in asked if name not in METHODS]
-    if unknown:
-        raise InputError(f"there is no map {unknown[0]!r}; there are {', '.join(METHODS)}")
+    for name in asked:
+        check_name("map", name, METHODS)
     return asked
 
 

@@ -15,7 +15,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING
 
 from recap.captioner import ReCap
-from recap.errors import InputError
+from recap.errors import check_name
 from recap.experiments.base import Outcome, Setup, new_figure
 from recap.experiments.captions import points, score_systems
 from recap.experiments.data import TITLES, Split, pixels
@@ -175,8 +175,8 @@ def draw_examples(dev: Split, rounds: Sequence[Round]) -> Figure | None:
 
 def _filters(setup: Setup) -> list[str]:
     names = setup.listed("filter", "refaclip-s")
-    if unknown := [name for name in names if name not in METRICS]:
-        raise InputError(f"captions cannot be filtered by {unknown[0]!r}; known: {', '.join(METRICS)}")
+    for name in names:
+        check_name("metric to filter by", name, METRICS)
     return names
 
 

@@ -14,8 +14,7 @@ from recap.experiments.choices import JUDGE, SETTINGS_OPTIONS, WRITER, caption_s
 from recap.experiments.data import Bench
 from recap.experiments.table import Cell, Column, Row, Section, Table
 from recap.language import load_language_model
-from recap.metrics.evaluate import parse_metrics
-from recap.metrics.judge import METRICS
+from recap.metrics.registry import METRICS, parse_metrics
 from recap.metrics.significance import heatmap, pearson
 
 OPTIONS = ("method", "metrics", "pictures", *SETTINGS_OPTIONS)
@@ -37,7 +36,7 @@ def run(setup: Setup) -> Outcome:
         language_model=model,
         settings=caption_settings(setup, model),
     )
-    wanted = parse_metrics(setup.option("metrics", ",".join(name for name in METRICS if name not in LEFT_OUT)))
+    wanted = parse_metrics(setup.option("metrics", ",".join(name for name in METRICS.names() if name not in LEFT_OUT)))
     report = score_systems(bench.encoder, train.fit(JUDGE), test, {"ReCap": captions}, wanted)["ReCap"]
     names, matrix = pearson(report)
     title = test.titled(bench.encoder.name, method, model_name(model))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from recap.errors import InputError, MissingExtraError
+from recap.errors import InputError, MissingExtraError, check_name
 from recap.experiments.base import Outcome, Setup, new_figure
 from recap.experiments.data import TITLES, Bench, Split
 from recap.experiments.table import Cell, Column, Row, Section, Table
@@ -43,8 +43,7 @@ def run(setup: Setup) -> Outcome:
         "after": (alignment.transform(images), alignment.transform_texts(texts)),
     }
     name = setup.option("projection", "t-sne")
-    if name not in PROJECTIONS:
-        raise InputError(f"unknown projection {name!r}; there are {', '.join(PROJECTIONS)}")
+    check_name("projection", name, PROJECTIONS)
     points = {state: PROJECTIONS[name](np.concatenate(rows), setup.seed) for state, rows in states.items()}
     title = f"{TITLES[setup.on]} train, {bench.encoder.name}, {len(images):,} pairs"
     rows = tuple(Row(state, gap(*vectors)) for state, vectors in states.items())

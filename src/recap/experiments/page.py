@@ -169,7 +169,7 @@ def _contents(made: Sequence[Part]) -> str:
 
 
 def _part_html(part: Part) -> str:
-    about = escape(EXPERIMENTS[part.name])
+    about = escape(EXPERIMENTS.get(part.name).help)
     return f"""<section class="part" id="{part.anchor}">
 <h2>{escape(part.name)} <small>{escape(TITLES[part.on])}: {about}</small></h2>
 {part.html}
@@ -294,10 +294,9 @@ def write_report(
     tell: Callable[[str], None] = lambda line: None,
 ) -> Path:
     """Run all experiments on all data sets that are there, write the page after each, and return its path."""
-    unknown = [name for name in experiments if name not in EXPERIMENTS]
-    if unknown:
-        raise InputError(f"there is no experiment {unknown[0]!r}; there are {', '.join(EXPERIMENTS)}")
-    chosen = experiments or tuple(EXPERIMENTS)
+    chosen = experiments or EXPERIMENTS.names()
+    for name in chosen:
+        EXPERIMENTS.get(name)
     strange = set(setup.options).difference(*map(options_of, chosen))
     if strange:
         raise InputError(f"no experiment here has an option {min(strange)!r}")

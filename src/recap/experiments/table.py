@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from recap.errors import InputError
+from recap.errors import check_name
 
 Better: TypeAlias = Literal["higher", "lower", "neither"]
 
@@ -153,8 +153,7 @@ class Table:
 
     def render(self, kind: str) -> str:
         """Return the table in one of ``FORMATS``."""
-        if kind not in FORMATS:
-            raise InputError(f"unknown format {kind!r}; there are {', '.join(FORMATS)}")
+        check_name("format", kind, FORMATS)
         return FORMATS[kind](self)
 
     def _rows(

@@ -27,7 +27,7 @@ from recap.alignment import LinearAlignment
 from recap.captioner import ReCap
 from recap.datastore import Datastore
 from recap.encoders import Encoder
-from recap.errors import InputError
+from recap.errors import InputError, check_name
 from recap.files import Steps
 from recap.fitting.fit import EncodedPairs, Validation, encode_pairs
 from recap.fitting.pairs import Pairs
@@ -287,8 +287,7 @@ class Scorer:
 
 
 def _check(captioner: ReCap, train: Validation, validation: Validation, metric: str, ks: Sequence[int]) -> None:
-    if metric not in METRICS:
-        raise InputError(f"captions cannot be filtered by {metric!r}; known: {', '.join(METRICS)}")
+    check_name("metric to filter by", metric, METRICS)
     if captioner.language_model is None or captioner.settings.candidates == "retrieved":
         raise InputError("the loop adds what a language model writes, and this captioner has none: name one")
     if len(validation) < 2 or not len(train):

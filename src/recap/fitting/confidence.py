@@ -253,13 +253,13 @@ def own_rows(captioner: ReCap, known: KnownPictures) -> tuple[Floats, Floats]:
     rows, texts = [], []
     for proposals in _proposals(captioner, known.images, known.ids):
         candidates, pool = list(proposals.drafts), proposals.evidence[: captioner.settings.pool]
-        scores = [rule(candidates, proposals.cosines, pool, proposals.logprobs) for rule in RULES.values()]
+        scores = [rule.score(candidates, proposals.cosines, pool, proposals.logprobs) for rule in RULES]
         picks = [int(np.argmax(values)) for values in scores]
         picks.append(int(random.integers(len(candidates))))
         picked = [candidates[pick] for pick in picks]
         rows.append(features(picked, proposals.cosines[picks], proposals.evidence))
         texts += picked
-    owners = np.repeat(np.arange(len(rows)), len(RULES) + 1)
+    owners = np.repeat(np.arange(len(rows)), len(RULES.names()) + 1)
     return np.concatenate(rows), closeness_to_references(captioner, known, texts, owners)
 
 

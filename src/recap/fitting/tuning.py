@@ -33,7 +33,7 @@ DEPTH = 100
 
 GRID: dict[str, tuple[Any, ...]] = {
     "method": ("procrustes", "ols", "ridge"),
-    "selection": tuple(RULES),
+    "selection": RULES.names(),
     "pool": (10, 30, 100),
 }
 """What is tried in any case, in this order;"""

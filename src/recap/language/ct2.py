@@ -22,7 +22,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from recap.errors import AssetError, InputError, MissingExtraError
+from recap.errors import AssetError, InputError, MissingExtraError, check_name
 from recap.language.base import Decoding, files_fingerprint, prompt_seed
 from recap.types import Draft, Prompt
 
@@ -137,8 +137,7 @@ def convert_to_ct2(model_folder: str | Path, out: str | Path, quantization: str 
     The folder appears when it is complete, and not before; one that exists already is left alone.
     """
     out = Path(out)
-    if quantization not in QUANTIZATIONS:
-        raise InputError(f"unknown quantization {quantization!r}; known: {', '.join(QUANTIZATIONS)}")
+    check_name("quantization", quantization, QUANTIZATIONS)
     if out.exists():
         raise InputError(f"{out} exists already: remove it, or choose another place")
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, Self, get_args
 
-from recap.errors import InputError
+from recap.errors import InputError, check_name
 from recap.types import Prompt, Vectors
 
 Order = Literal["worst-to-best", "best-to-worst", "random"]
@@ -80,8 +80,7 @@ class PromptTemplate:
     def __post_init__(self) -> None:
         if self.text.count(PLACE) != 1:
             raise InputError(f"a prompt template must hold {PLACE} exactly once; this one reads {self.text!r}")
-        if self.order not in get_args(Order):
-            raise InputError(f"unknown order of captions {self.order!r}; known: {', '.join(get_args(Order))}")
+        check_name("order of captions", self.order, get_args(Order))
 
     @classmethod
     def paper(cls, language: str = "en", *, order: Order = "worst-to-best") -> Self:

@@ -7,6 +7,7 @@ installed) are in the report with the reason.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,21 +17,13 @@ from recap.alignment import LinearAlignment
 from recap.datasets.captions import Given, find_pictures
 from recap.datasets.judgements import Judgements, Preferences
 from recap.encoders.base import Encoder
-from recap.errors import InputError
+from recap.errors import RecapError
 from recap.metrics.bleu import bleu_counts
-from recap.metrics.judge import BLEU, METRICS, Judge, NotAvailableError
+from recap.metrics.judge import Judge, NotAvailableError
+from recap.metrics.registry import BLEU, METRICS, Metric, parse_metrics
 from recap.metrics.report import Report, Unavailable
 from recap.metrics.statistics import MetricResult
 from recap.types import ImageLike
-
-ALIASES: dict[str, tuple[str, ...]] = {
-    "all": tuple(METRICS),
-    "bleu": BLEU,
-    "rouge": ("rouge-l",),
-    # what coco-caption prints under this name
-    "cider": ("cider-d",),
-}
-
 
 PASCAL_SHOWN = 5
 """References of a preference that metrics see, of the 48 there are: the number other data sets have."""
@@ -64,11 +57,11 @@ def evaluate(
     judge = Judge(given, encoder, alignment, progress)
     rows: list[MetricResult] = []
     unavailable: list[Unavailable] = []
-    for name in wanted:
+    for metric in map(METRICS.get, wanted):
         try:
-            rows.append(judge.score(name))
+            rows.append(_score(judge, metric))
         except NotAvailableError as problem:
-            unavailable.append(Unavailable(judge.display_name(name), str(problem)))
+            unavailable.append(Unavailable(judge.display_name(metric.title), str(problem)))
     return Report(
         given.ids,
         tuple(rows),
@@ -118,14 +111,11 @@ def evaluate_judgements(
     )
 
 
-def parse_metrics(metrics: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the names that are meant, in order, each once."""
-    names = metrics.split(",") if isinstance(metrics, str) else list(metrics)
-    found: list[str] = []
-    for name in names:
-        key = name.strip().lower().replace("siglip", "clip").replace("_", "-")
-        if key not in METRICS and key not in ALIASES:
-            known = ", ".join(["all", "bleu", "cider", *METRICS])
-            raise InputError(f"there is no metric {name.strip()!r}; there are {known}")
-        found += ALIASES.get(key, (key,))
-    return tuple(dict.fromkeys(found))
+def _score(judge: Judge, metric: Metric) -> MetricResult:
+    try:
+        result = metric.score(judge)
+    except RecapError as error:
+        if not metric.optional:
+            raise
+        raise NotAvailableError(str(error)) from error
+    return replace(result, name=judge.display_name(result.name or metric.title))

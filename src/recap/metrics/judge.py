@@ -1,9 +1,8 @@
-"""Metrics by name over one set of captions; what several of them need is made once."""
+"""What metrics compute over one set of captions; what several of them need is made once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cached_property, partial
 from importlib import import_module
 from typing import Any
@@ -13,43 +12,16 @@ import numpy as np
 from recap.alignment import LinearAlignment
 from recap.datasets.captions import Given
 from recap.encoders.base import Encoder
-from recap.errors import EncoderMismatchError, InputError, RecapError
+from recap.errors import EncoderMismatchError, InputError
 from recap.metrics import clip
 from recap.metrics.bleu import score_bleu
-from recap.metrics.cider import Cider, CiderD
 from recap.metrics.clip import PREFIX, Judged
 from recap.metrics.corpus import Corpus, References
 from recap.metrics.mid import mid
 from recap.metrics.ngrams import Floats
-from recap.metrics.rouge import score_rouge_l
 from recap.metrics.softspice import soft_spice
 from recap.metrics.statistics import MetricResult, mean_standard_error
 from recap.types import Vectors
-
-BLEU = ("bleu-1", "bleu-2", "bleu-3", "bleu-4")
-METRICS: dict[str, str] = {
-    **{name: name.upper() for name in BLEU},
-    "rouge-l": "ROUGE-L",
-    "meteor": "METEOR",
-    "cider-d": "CIDEr-D",
-    "cider-plain": "CIDEr",
-    "spice": "SPICE-py",
-    "spice-java": "SPICE",
-    "softspice": "SoftSPICE",
-    "chair": "CHAIR",
-    "clip-s": "CLIP-S",
-    "refclip-s": "RefCLIP-S",
-    "clip+dn": "CLIP+DN",
-    "clip+dn-ref": "CLIP+DN-Ref",
-    "clip+dn*": "CLIP+DN*",
-    "aclip-s": "aCLIP-S",
-    "refaclip-s": "RefaCLIP-S",
-    "acos": "aCos",
-    "refacos": "RefaCos",
-    "mid": "MID",
-    "clipscore-100": "CLIPScore (100 cos)",
-}
-"""Every metric by the name it is asked for, with the name it has in a report."""
 
 
 class NotAvailableError(Exception):
@@ -57,7 +29,7 @@ class NotAvailableError(Exception):
 
 
 class Judge:
-    """Computes metrics by name; what several of them need is made once."""
+    """Computes metrics; what several of them need is made once."""
 
     def __init__(
         self, given: Given, encoder: Encoder | None, alignment: LinearAlignment | None, progress: bool
@@ -68,21 +40,9 @@ class Judge:
         if encoder and alignment:
             _check_encoder(encoder, alignment)
 
-    def score(self, name: str) -> MetricResult:
-        """Return a metric, or raise ``NotAvailableError`` with the reason."""
-        try:
-            result: MetricResult = self._scorers[name]()
-        except RecapError as error:
-            # what these parse with, or run in, may be missing in many ways: the other metrics go on
-            if name not in ("meteor", "spice", "spice-java", "softspice"):
-                raise
-            raise NotAvailableError(str(error)) from error
-        return replace(result, name=self.display_name(name, result.name))
-
-    def display_name(self, name: str, known: str = "") -> str:
-        """Return the name in a report: that of the family whose encoder it is."""
-        shown = known or METRICS[name]
-        return shown.replace("CLIP", "SigLIP") if self._encoder and "SigLIP" in self._encoder.name else shown
+    def display_name(self, title: str) -> str:
+        """Return a metric's name in a report: that of the family whose encoder it is."""
+        return title.replace("CLIP", "SigLIP") if self._encoder and "SigLIP" in self._encoder.name else title
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -97,7 +57,7 @@ class Judge:
     @cached_property
     def corpus(self) -> Corpus:
         """Candidates and references, tokenised."""
-        return Corpus.of(self._given.candidates, self._references, self._given.image_index)
+        return Corpus.of(self._given.candidates, self.references, self._given.image_index)
 
     @cached_property
     def judged(self) -> Judged:
@@ -111,7 +71,8 @@ class Judge:
         )
 
     @cached_property
-    def _references(self) -> References:
+    def references(self) -> References:
+        """The references, tokenised."""
         if self._given.references is None:
             raise NotAvailableError("needs references")
         return References.of(self._given.references)
@@ -123,39 +84,12 @@ class Judge:
         return [named.get(image, str(image)) for image in range(len(given.images or ()))]
 
     @cached_property
-    def _scorers(self) -> dict[str, Callable[[], MetricResult]]:
-        return {
-            **{name: partial(self._bleu, order) for order, name in enumerate(BLEU)},
-            "rouge-l": lambda: score_rouge_l(self.corpus),
-            "cider-d": lambda: CiderD(self._references).score_corpus(self.corpus),
-            "cider-plain": lambda: Cider(self._references).score_corpus(self.corpus),
-            "meteor": partial(self._other, "recap.metrics.java", "meteor"),
-            "spice": partial(self._other, "recap.metrics.spice", "spice"),
-            "spice-java": partial(self._other, "recap.metrics.java", "java_spice"),
-            "softspice": self._softspice,
-            "chair": partial(self._other, "recap.metrics.chair", "chair"),
-            "clip-s": partial(self._shared, PREFIX, lambda i, t, r, f: clip.clip_s(i, t)),
-            "refclip-s": partial(self._shared, PREFIX, clip.refclip_s, references=True),
-            "clipscore-100": partial(self._shared, "", lambda i, t, r, f: clip.clip_score_100(i, t)),
-            "clip+dn": partial(self._dn, references=False),
-            "clip+dn-ref": partial(self._dn, references=True),
-            "clip+dn*": self._dn_star,
-            "aclip-s": partial(self._aligned, lambda i, t, r, f: clip.aligned_s(i, t)),
-            "refaclip-s": partial(self._aligned, clip.ref_aligned_s, references=True),
-            "acos": partial(self._aligned, lambda i, t, r, f: clip.cosines(i, t)),
-            "refacos": partial(self._aligned, clip.ref_aligned_cosine, references=True),
-            "mid": self._mid,
-        }
-
-    @cached_property
-    def _bleus(self) -> list[MetricResult]:
+    def bleus(self) -> list[MetricResult]:
+        """BLEU of one to four words."""
         return score_bleu(self.corpus)
 
-    def _bleu(self, order: int) -> MetricResult:
-        return self._bleus[order]
-
-    def _other(self, module: str, function: str) -> MetricResult:
-        """Compute a metric of a module whose parts may not be there."""
+    def score_texts(self, module: str, function: str) -> MetricResult:
+        """Compute a metric by a function of captions, references and places, whose module may not be there."""
         scorer, references = self._imported(module, function), self._given.references
         result: MetricResult = scorer(self._given.candidates, references, self._given.image_index.tolist())
         return result
@@ -169,7 +103,8 @@ class Judge:
             raise NotAvailableError(f"{error.name} is not installed") from error
         return found
 
-    def _softspice(self) -> MetricResult:
+    def score_softspice(self) -> MetricResult:
+        """Compute SoftSPICE."""
         if self._encoder is None:
             raise NotAvailableError("needs a text encoder: name a pack or an encoder")
         phrases = self._imported("recap.metrics.scenegraph", "phrases")
@@ -180,11 +115,12 @@ class Judge:
         theirs = [pooled[image] for image in self._given.image_index.tolist()]
         return soft_spice([of[text] for text in candidates], theirs, self._encoder.text, progress=self._progress)
 
-    def _shared(self, prefix: str, scorer: clip.Scorer, *, references: bool = False) -> MetricResult:
+    def score_shared(self, prefix: str, scorer: clip.Scorer, *, references: bool = False) -> MetricResult:
+        """Compute a metric of vectors as the encoder made them, captions prefixed."""
         self._need(references=references, shared=True)
         return _result(self.judged.score(self.judged.images, self.judged.texts(prefix), scorer))
 
-    def _dn(self, *, references: bool) -> MetricResult:
+    def score_dn(self, *, references: bool) -> MetricResult:
         """Take the means off that the alignment was fitted with; they are of plain captions, so these are plain too."""
         self._need(references=references, shared=True)
         alignment = self._fitted()
@@ -192,14 +128,15 @@ class Judge:
         scorer = partial(_dn_ref if references else _dn_plain, **means)
         return _result(self.judged.score(self.judged.images, self.judged.texts(), scorer))
 
-    def _dn_star(self) -> MetricResult:
+    def score_dn_star(self) -> MetricResult:
         """Take the means of what is evaluated, captions prefixed, as the authors of CLIP+DN do in their code."""
         self._need(references=False, shared=True)
         means = {"image_mean": self.judged.images.mean(axis=0), "text_mean": self.judged.mean_text(PREFIX)}
         scored = self.judged.score(self.judged.images, self.judged.texts(PREFIX), partial(_dn_plain, **means))
         return _result(scored)
 
-    def _aligned(self, scorer: clip.Scorer, *, references: bool = False) -> MetricResult:
+    def score_aligned(self, scorer: clip.Scorer, *, references: bool = False) -> MetricResult:
+        """Compute a metric of aligned vectors."""
         self._need(references=references, shared=False)
         images, texts = self._aligned_rows
         return _result(self.judged.score(images, texts, scorer))
@@ -209,7 +146,8 @@ class Judge:
         alignment = self._fitted()
         return alignment.transform(self.judged.images), alignment.transform_texts(self.judged.texts())
 
-    def _mid(self) -> MetricResult:
+    def score_mid(self) -> MetricResult:
+        """Compute mutual information divergence."""
         self._need(references=True, shared=False)
         try:
             result = mid(*self.judged.candidate_pairs(), *self.judged.reference_pairs())

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from recap.alignment.mapping import METHODS
+from recap.selection import RULES
 from recap.types import UNSURE_BELOW, Caption
 
 Text = Annotated[str, Field(min_length=1, max_length=1000, pattern=r"\S")]
 """A caption somebody sends."""
 
-Method = Literal["procrustes", "ols", "ridge", "beta-procrustes", "identity"]
+if TYPE_CHECKING:
+    Method: TypeAlias = str
+    Selection: TypeAlias = str
+else:  # names that are known at run time
+    Method = Literal[METHODS]
+    Selection = Literal[RULES.names()]
 
 
 class ProblemBody(BaseModel):
@@ -39,7 +46,7 @@ class CaptionForm(Form):
     samples: int | None = Field(None, ge=1, le=50, description="How many candidates the language model writes.")
     seed: int | None = Field(None, ge=0, le=2**31 - 1, description="Of the language model's sampling.")
     candidates: Literal["lm", "retrieved", "both"] | None = Field(None, description="Where candidates come from.")
-    selection: Literal["likely", "consensus", "cosine"] | None = Field(None, description="How one of them is chosen.")
+    selection: Selection | None = Field(None, description="How one of them is chosen.")
     method: Method | None = Field(None, description="The map from pictures to captions.")
     exclude: list[Text] = Field([], max_length=200, description="Captions that must not be evidence.")
 

@@ -1,0 +1,103 @@
+"""Metrics by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from recap.errors import UnknownNameError
+from recap.metrics import clip
+from recap.metrics.cider import Cider, CiderD
+from recap.metrics.clip import PREFIX
+from recap.metrics.judge import Judge
+from recap.metrics.rouge import score_rouge_l
+from recap.metrics.statistics import MetricResult
+from recap.registry import Entry, Registry
+
+
+@dataclass(frozen=True)
+class Metric(Entry):
+    """A metric that users choose by name."""
+
+    title: str
+    """Its name in a report."""
+    score: Callable[[Judge], MetricResult]
+    """Computes it, or raises ``NotAvailableError``."""
+    optional: bool = False
+    """Whether what it runs in may be missing in many ways: any ``RecapError`` then means that it is not available."""
+
+
+def _bleu(words: int) -> Metric:
+    return Metric(f"bleu-{words}", f"n-grams of up to {words} words", f"BLEU-{words}", lambda j: j.bleus[words - 1])
+
+
+def _function(module: str, function: str) -> Callable[[Judge], MetricResult]:
+    """Return what computes a metric by a function of captions and references in a module that may not be there."""
+    return lambda judge: judge.score_texts(module, function)
+
+
+def _shared(scorer: clip.Scorer, prefix: str = PREFIX, **needs: Any) -> Callable[[Judge], MetricResult]:
+    return lambda judge: judge.score_shared(prefix, scorer, **needs)
+
+
+def _aligned(scorer: clip.Scorer, **needs: Any) -> Callable[[Judge], MetricResult]:
+    return lambda judge: judge.score_aligned(scorer, **needs)
+
+
+_parsed = partial(Metric, optional=True, extra="spice", requires=("spacy",))
+_java = partial(Metric, optional=True)
+
+BLEU = ("bleu-1", "bleu-2", "bleu-3", "bleu-4")
+METRICS = Registry(
+    "metric",
+    (
+        *map(_bleu, (1, 2, 3, 4)),
+        Metric("rouge-l", "longest common subsequence", "ROUGE-L", lambda j: score_rouge_l(j.corpus)),
+        _java("meteor", "METEOR 1.5, in Java", "METEOR", _function("recap.metrics.java", "meteor")),
+        Metric("cider-d", "n-grams by rarity", "CIDEr-D", lambda j: CiderD(j.references).score_corpus(j.corpus)),
+        Metric("cider-plain", "CIDEr as published", "CIDEr", lambda j: Cider(j.references).score_corpus(j.corpus)),
+        _parsed("spice", "scene graphs", "SPICE-py", _function("recap.metrics.spice", "spice")),
+        _java("spice-java", "scene graphs, in Java", "SPICE", _function("recap.metrics.java", "java_spice")),
+        _parsed("softspice", "cosines of scene-graph phrases", "SoftSPICE", lambda j: j.score_softspice()),
+        Metric("chair", "things no reference names", "CHAIR", _function("recap.metrics.chair", "chair")),
+        Metric("clip-s", "cosine with the picture", "CLIP-S", _shared(lambda i, t, r, f: clip.clip_s(i, t))),
+        Metric("refclip-s", "CLIP-S with references", "RefCLIP-S", _shared(clip.refclip_s, references=True)),
+        Metric("clip+dn", "CLIP-S without the means", "CLIP+DN", lambda j: j.score_dn(references=False)),
+        Metric("clip+dn-ref", "CLIP+DN with references", "CLIP+DN-Ref", lambda j: j.score_dn(references=True)),
+        Metric("clip+dn*", "CLIP+DN, means of what is judged", "CLIP+DN*", lambda j: j.score_dn_star()),
+        Metric("aclip-s", "aligned cosine: the paper's", "aCLIP-S", _aligned(lambda i, t, r, f: clip.aligned_s(i, t))),
+        Metric("refaclip-s", "aCLIP-S with references", "RefaCLIP-S", _aligned(clip.ref_aligned_s, references=True)),
+        Metric("acos", "aligned cosine, not clipped", "aCos", _aligned(lambda i, t, r, f: clip.cosines(i, t))),
+        Metric("refacos", "aCos with references", "RefaCos", _aligned(clip.ref_aligned_cosine, references=True)),
+        Metric("mid", "mutual information divergence", "MID", lambda j: j.score_mid()),
+        Metric(
+            "clipscore-100",
+            "CLIP-S as some print it",
+            "CLIPScore (100 cos)",
+            _shared(lambda i, t, r, f: clip.clip_score_100(i, t), ""),
+        ),
+    ),
+    group="recap.metrics",
+)
+
+ALIASES: dict[str, tuple[str, ...]] = {
+    "bleu": BLEU,
+    "rouge": ("rouge-l",),
+    # what coco-caption prints under this name
+    "cider": ("cider-d",),
+}
+
+
+def parse_metrics(metrics: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the names that are meant, in order, each once."""
+    names = metrics.split(",") if isinstance(metrics, str) else list(metrics)
+    known = ALIASES | {"all": METRICS.names()}
+    found: list[str] = []
+    for name in names:
+        key = name.strip().lower().replace("siglip", "clip").replace("_", "-")
+        if key not in known and key not in METRICS:
+            raise UnknownNameError("metric", name.strip(), [*known, *METRICS.names()])
+        found += known.get(key, (key,))
+    return tuple(dict.fromkeys(found))
