@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,13 +24,6 @@ def record(path: str, content: int = 0, **facts: int) -> Record:
     return Record(path, caption, MADE_BY, FileFacts(f"{content:064x}", facts.get("size", 1), facts.get("modified", 2)))
 
 
-def status_of(record: Record):
-    class Status:
-        st_size, st_mtime_ns = record.file.size, record.file.modified
-
-    return Status()
-
-
 def test_what_was_appended_is_there_again(tmp_path: Path):
     path = tmp_path / "j.jsonl"
     records = [record(f"{n}.jpg", n) for n in range(5)] + [record("ü\udcff.jpg", 9)]
@@ -39,12 +34,29 @@ def test_what_was_appended_is_there_again(tmp_path: Path):
     with open_journal(path, MADE_BY) as journal:
         assert list(journal.records()) == records
         for item in records:
-            place = journal.place_of(item.path, status_of(item))
+            place = journal.place(item.path)
             assert place == journal.place_of_content(item.file.sha256)
             assert journal.read(place) == item
-            assert journal.place_of(item.path, status_of(record("x", size=7))) is None
-        assert journal.place_of("other.jpg", status_of(records[0])) is None
         assert journal.place_of_content("f" * 64) is None
+
+
+def test_a_file_is_untouched_until_it_changes(tmp_path: Path):
+    picture = tmp_path / "a.jpg"
+    picture.write_bytes(b"1234")
+    status = picture.stat()
+    with open_journal(tmp_path / "j.jsonl", MADE_BY) as journal:
+        assert not journal.is_untouched(str(picture))
+        known = record(str(picture))
+        journal.append(replace(known, file=replace(known.file, size=4, modified=status.st_mtime_ns)))
+        assert journal.is_untouched(str(picture))
+        os.utime(picture, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+        assert not journal.is_untouched(str(picture))
+        picture.write_bytes(b"12345")
+        os.utime(picture, ns=(status.st_atime_ns, status.st_mtime_ns))
+        assert not journal.is_untouched(str(picture))
+        picture.unlink()
+        assert not journal.is_untouched(str(picture))
+        assert not journal.is_untouched("a\0null.jpg")
 
 
 @settings(deadline=None)

@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 
 from recap.batch import caption_files, open_journal, provenance
-from recap.batch.parts import Captioning, CaptionInParts, check_pack, split_inputs
+from recap.batch.parts import Captioning, CaptionParts, check_pack, split_inputs
 from recap.batch.record import Record, json_line
 from recap.captioner import ReCap
 from recap.errors import InputError
@@ -51,8 +51,8 @@ def test_captions_are_those_of_one_machine(
     here, there = Lines(), Lines()
     told: list[tuple[str, str]] = []
     caption_files(captioner, paths, marks, sinks=[here], failed=lambda *said: told.append(said))
-    work = CaptionInParts(Captioning(str(pack_folder), settings={"k": 5}), Elsewhere())
-    done = work(captioner, paths, marks, sinks=[there], failed=lambda *said: told.append(said))
+    work = CaptionParts(Captioning(str(pack_folder), settings={"k": 5}), Elsewhere())
+    done = caption_files(captioner, paths, marks, sinks=[there], failed=lambda *said: told.append(said), parts=work)
     assert (done.files, done.captioned, done.failed) == (19, 18, 1)
     assert here.records == there.records
     assert told[0] == told[1]
@@ -65,14 +65,14 @@ def test_pictures_elsewhere_are_captioned_once(
     place = f"file://{same_pairs(kind)}"
     captioner = ReCap.from_pretrained(pack_folder)
     marks = provenance(captioner, str(pack_folder))
-    work = CaptionInParts(Captioning(str(pack_folder)), LocalRunner(), find_parts(place, size=7))
+    work = CaptionParts(Captioning(str(pack_folder)), LocalRunner(), find_parts(place, size=7))
     expected = Lines()
     caption_files(captioner, [str(path) for path in pairs_folder.glob("*.png")], marks, sinks=[expected])
     with open_journal(tmp_path / "captions.jsonl", marks) as journal:
         first, again = Lines(), Lines()
-        assert work(captioner, [], marks, journal=journal, sinks=[first]).captioned == 18
+        assert caption_files(captioner, [], marks, journal=journal, sinks=[first], parts=work).captioned == 18
         journal.forget(first.records[3].path)
-        done = work(captioner, [], marks, journal=journal, sinks=[again])
+        done = caption_files(captioner, [], marks, journal=journal, sinks=[again], parts=work)
         assert (done.captioned, done.known) == (1, 17)
     assert [json_line(record.as_dict()) for record in again.records] == [
         json_line(record.as_dict()) for record in first.records
@@ -93,12 +93,12 @@ def test_pictures_that_a_table_names_are_captioned_once(
     captioner = ReCap.from_pretrained(pack_folder)
     marks = provenance(captioner, str(pack_folder))
     parts, other = find_parts(str(tmp_path / "pairs.parquet")), str(tmp_path / "other.png")
-    work = CaptionInParts(Captioning(str(pack_folder)), runner, parts)
+    work = CaptionParts(Captioning(str(pack_folder)), runner, parts)
 
     def run(*paths: str) -> tuple[int, int, list[str]]:
         told = Lines()
         with open_journal(tmp_path / "captions.jsonl", marks) as journal:
-            done = work(captioner, paths, marks, journal=journal, sinks=[told])
+            done = caption_files(captioner, paths, marks, journal=journal, sinks=[told], parts=work)
         return done.captioned, done.known, [Path(record.path).name for record in told.records]
 
     assert run(other) == (4, 0, sorted([*names, "other.png"]))
@@ -114,8 +114,8 @@ def test_an_archive_without_captions_is_captioned(pack_folder: Path, new_picture
             archive.add(path, path.name)
     captioner = ReCap.from_pretrained(pack_folder)
     marks, told = provenance(captioner, str(pack_folder)), Lines()
-    work = CaptionInParts(Captioning(str(pack_folder)), LocalRunner(), split_inputs([f"{tmp_path}/*.tar"])[1])
-    assert work(captioner, [], marks, sinks=[told]).captioned == 6
+    work = CaptionParts(Captioning(str(pack_folder)), LocalRunner(), split_inputs([f"{tmp_path}/*.tar"])[1])
+    assert caption_files(captioner, [], marks, sinks=[told], parts=work).captioned == 6
     assert {Path(record.path).name: record.text for record in told.records} == {
         colour: captioner.caption(path).text for colour, path in new_pictures.items()
     }

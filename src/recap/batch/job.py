@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from recap.batch.formats import Sink, check_paths, format_of
 from recap.batch.journal import FailureList, Journal, open_output, provenance
+from recap.batch.parts import CaptionParts
 from recap.batch.pipeline import CaptionFile
 from recap.batch.report import HtmlReport
 from recap.batch.run import Summary, caption_files
@@ -53,7 +54,7 @@ class CaptionJob:
         pack: str,
         paths: Sequence[str],
         *,
-        caption: Callable[..., Summary] = caption_files,
+        parts: CaptionParts | None = None,
         printer: Sink | None = None,
         warn: Callable[[str], None] = lambda message: None,
         workers: int | None = None,
@@ -66,7 +67,7 @@ class CaptionJob:
             captioner: what captions them.
             pack: the name of its pack, for the provenance.
             paths: the pictures.
-            caption: does the work, with the arguments of ``caption_files``.
+            parts: does the work in parts; see ``caption_files``.
             printer: also takes the captions as they come.
             warn: receives what the user should know.
             workers: number of threads that read files.
@@ -87,7 +88,7 @@ class CaptionJob:
             # with a file, the page is made from it at the end: it then has everything that earlier runs did
             live = [page] if page and journal is None else []
             try:
-                summary = caption(
+                summary = caption_files(
                     captioner,
                     paths,
                     generated_by,
@@ -97,6 +98,7 @@ class CaptionJob:
                     failed=self._failure_handler(stack, report, warn),
                     workers=workers,
                     others=others,
+                    parts=parts,
                     progress=progress,
                 )
             except KeyboardInterrupt:

@@ -67,10 +67,18 @@ class Journal:
     def __len__(self) -> int:
         return len(self._places)
 
-    def place_of(self, path: str, status: os.stat_result) -> int | None:
-        """Return the place of a picture's line, if its file has neither changed nor been touched."""
+    def is_untouched(self, path: str) -> bool:
+        """Tell whether a picture has a line, and its file has neither changed nor been touched since."""
         known = self._places.get(path)
-        return known[0] if known and known[1:] == (status.st_size, status.st_mtime_ns) else None
+        try:
+            status = os.stat(path)  # noqa: PTH116 - Path objects cost memory
+        except (OSError, ValueError):  # ValueError: a path with a null byte
+            return False
+        return known is not None and known[1:] == (status.st_size, status.st_mtime_ns)
+
+    def place(self, path: str) -> int:
+        """Return the place of a picture's line."""
+        return self._places[path][0]
 
     def place_of_content(self, sha256: str) -> int | None:
         """Return the place of a line about a picture with this content, under whatever name. Safe in any thread."""

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from PIL import Image
-from tqdm import tqdm
 
-from recap.batch.formats import Sink
 from recap.batch.journal import Journal
 from recap.batch.pipeline import CaptionFile, Item, Pipeline
-from recap.batch.run import BatchRun, Summary, caption_files
 from recap.datasets.archives import TAR_SUFFIXES
 from recap.datastore.collection import Address
 from recap.datastore.view import MILVUS
@@ -78,73 +73,44 @@ class Captioning:
 
 
 @dataclass(frozen=True, slots=True)
-class CaptionInParts:
-    """Stands in for ``recap.batch.caption_files``."""
+class CaptionParts:
+    """Captions pictures in parts: those of buckets and archives, and all where a cluster does the work."""
 
     task: Captioning
     runner: Runner
     elsewhere: Sequence[Part] = ()
     """Pictures in buckets or archives; those on this machine are given with the call."""
 
-    def __call__(
-        self,
-        captioner: ReCap,
-        paths: Sequence[str],
-        generated_by: Mapping[str, str],
-        *,
-        min_confidence: float | None = None,
-        journal: Journal | None = None,
-        sinks: Sequence[Sink] = (),
-        failed: Callable[[str, str], None] = lambda path, reason: None,
-        progress: bool | None = False,
-        others: Mapping[str, CaptionFile] | None = None,
-        **_: Any,
-    ) -> Summary:
-        """Caption pictures, hand each record to the sinks, and close them.
+    def run(
+        self, captioner: ReCap, paths: Sequence[str], journal: Journal | None, others: Mapping[str, CaptionFile]
+    ) -> Generator[Item, None, None]:
+        """Yield each picture with its caption; one whose caption is in the journal under its name comes without.
 
-        The arguments mean the same as those of ``caption_files``. Each who does a part in another process loads the
-        captioner for itself, and has no ``others``.
+        Each who does a part in another process loads the captioner for itself, and has no ``others``.
         """
-        run = BatchRun(journal, sinks, failed, generated_by, min_confidence)
-        started = time.perf_counter()
-        left = [Todo(part) for part in picture_parts((path for path in paths if not run.recall(path)), SIZE)]
         before = Before.of(self.elsewhere, journal)
-        left += before.left(self.elsewhere)
+        yield from map(Item, sorted(before.known))
         task = replace(self.task, done=before.named)
         if not self.runner.remote:
-            task = replace(task, captioner=captioner, others=others or {})
-        known = before.known
-        done = self.runner.map(task, left, task.device)
-        for _number, items in tqdm(
-            done, total=len(left), unit="part", disable=None if progress is None else not progress
-        ):
-            for item in items:
-                if item.result is None:
-                    known.add(item.path)
-                else:
-                    run.take(item)
-        _hand_on(known, journal, run)
-        for sink in sinks:
-            sink.close()
-        run.summary.files = run.summary.captioned + run.summary.known + run.summary.failed
-        run.summary.seconds = time.perf_counter() - started
-        run.summary.busy = {"the work of all": run.summary.seconds}
-        return run.summary
+            task = replace(task, captioner=captioner, others=others)
+        left = [*map(Todo, picture_parts(paths, SIZE)), *before.left(self.elsewhere)]
+        for _, items in self.runner.map(task, left, task.device):
+            yield from items
 
 
-def choose_runner(
+def choose_parts(
     ray: str | None,
     elsewhere: Sequence[Part],
     pack: str,
     device: str,
     language_model: str | None,
     settings: Mapping[str, Any],
-) -> Callable[..., Summary]:
-    """Return what captions: files of this machine here, anything else, or anything with ``ray``, in parts."""
+) -> CaptionParts | None:
+    """Return what captions in parts; None for files of this machine without ``ray``, which need none."""
     if ray is None and not elsewhere:
-        return caption_files
+        return None
     place = storage.absolute(pack) if Path(pack).is_dir() and pack != BUILTIN else pack
-    return CaptionInParts(Captioning(place, device, language_model, settings), runner(ray), elsewhere)
+    return CaptionParts(Captioning(place, device, language_model, settings), runner(ray), elsewhere)
 
 
 def split_inputs(inputs: Sequence[str]) -> tuple[tuple[str, ...], list[Part]]:
@@ -193,7 +159,7 @@ class Before:
                 urls.add(record.path)
             elif (archive := next(filter(inside.__contains__, _parents(record.path)), None)) is not None:
                 inside[archive].add(record.path)
-            elif inside and _is_untouched(record.path, journal):
+            elif inside and (storage.is_url(record.path) or journal.is_untouched(record.path)):
                 named.add(record.path)
         return cls(urls, inside, frozenset(named))
 
@@ -219,29 +185,6 @@ def _parents(path: str) -> Iterator[str]:
     while place > 0:
         yield path[:place]
         place = path.rfind("/", 0, place)
-
-
-def _is_untouched(path: str, journal: Journal) -> bool:
-    if storage.is_url(path):
-        return True
-    try:
-        return journal.place_of(path, os.stat(path)) is not None  # noqa: PTH116 - Path objects cost memory
-    except (OSError, ValueError):
-        return False
-
-
-def _hand_on(known: set[str], journal: Journal | None, run: BatchRun) -> None:
-    """Count captions that are there already, and hand them to the sinks."""
-    if journal is None or not known:
-        return
-    run.summary.known += len(known)
-    run.summary.abstained += sum(map(journal.abstains, known))
-    run.summary.unsure += sum(map(journal.doubts, known))
-    if run.sinks:
-        for record in journal.records():
-            if record.path in known:
-                for sink in run.sinks:
-                    sink.add(record)
 
 
 def _captioned(

@@ -20,6 +20,7 @@ from recap.errors import ImageError
 from recap.types import Caption
 
 if TYPE_CHECKING:
+    from recap.batch.parts import CaptionParts
     from recap.captioner import ReCap
 
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 class Summary:
     """What a run did."""
 
-    files: int = 0
     captioned: int = 0
     abstained: int = 0
     """Files whose caption was withheld, since it was less sure than was asked for; now or before."""
@@ -39,6 +39,11 @@ class Summary:
     seconds: float = 0.0
     busy: dict[str, float] = field(default_factory=dict)
     """Seconds each stage has worked, not counting what it waited for the others."""
+
+    @property
+    def files(self) -> int:
+        """All files."""
+        return self.captioned + self.known + self.failed
 
     @property
     def limit(self) -> str:
@@ -66,6 +71,7 @@ def caption_files(
     failed: Callable[[str, str], None] = lambda path, reason: None,
     workers: int | None = None,
     others: Mapping[str, CaptionFile] | None = None,
+    parts: CaptionParts | None = None,
     progress: bool | None = False,
 ) -> Summary:
     """Caption files, hand each record to the sinks, and close them.
@@ -80,6 +86,7 @@ def caption_files(
         failed: is told the path of each file that has no caption, and the reason.
         workers: how many threads read files.
         others: what captions files that are no pictures, by their suffix.
+        parts: does the work in parts, on a cluster or of pictures that are elsewhere, too.
         progress: whether to show a bar; None for one if standard error is a terminal.
     """
     if min_confidence is not None:
@@ -89,17 +96,19 @@ def caption_files(
     pending = [path for path in paths if not run.recall(path)]
     known = journal.place_of_content if journal else lambda sha256: None
     pipeline = Pipeline(captioner, workers=workers, known=known, others=others)
+    work = parts.run(captioner, pending, journal, others or {}) if parts else pipeline.run(pending)
+    total = len(paths) if parts is None or not parts.elsewhere else None
     disable = None if progress is None else not progress
-    bar = tqdm(total=len(paths), initial=len(paths) - len(pending), unit="image", disable=disable)
+    bar = tqdm(total=total, initial=len(paths) - len(pending), unit="image", disable=disable)
     # closed at once when something goes wrong here, so that the stages end too
-    with bar, closing(pipeline.run(pending)) as items:
+    with bar, closing(work) as items:
         for item in items:
             run.take(item)
             bar.update()
     for sink in sinks:
         sink.close()
-    run.summary.busy = pipeline.busy
     run.summary.seconds = time.perf_counter() - started
+    run.summary.busy = pipeline.busy or {"the work of all": run.summary.seconds}
     return run.summary
 
 
@@ -120,21 +129,19 @@ class BatchRun:
 
     def recall(self, path: str) -> bool:
         """Hand on a caption that is there already; return whether it is, and the file was not touched since."""
-        self.summary.files += 1
-        if self.journal is None:
+        if self.journal is None or not self.journal.is_untouched(path):
             return False
-        try:
-            place = self.journal.place_of(path, os.stat(path))  # noqa: PTH116 - Path objects cost memory
-        except (OSError, ValueError):
-            return False
-        if place is None:
-            return False
+        self._recall(path)
+        return True
+
+    def _recall(self, path: str) -> None:
+        """Count a caption that is in the journal, and hand it on."""
+        assert self.journal is not None
         self.summary.known += 1
         self.summary.abstained += self.journal.abstains(path)
         self.summary.unsure += self.journal.doubts(path)
         if self.sinks:
-            self._hand_on(self.journal.read(place))
-        return True
+            self._hand_on(self.journal.read(self.journal.place(path)))
 
     def take(self, item: Item) -> None:
         """Keep a result, and hand it on."""
@@ -144,7 +151,9 @@ class BatchRun:
                 self.journal.forget(item.path)  # an older caption is of another content
             self.failed(item.path, str(item.result).removeprefix(f"{item.path}: "))
             return
-        assert item.file is not None
+        if item.file is None:
+            self._recall(item.path)
+            return
         if item.result is not None:
             self.summary.captioned += 1
             record = Record(item.path, self._values(item.result), self.generated_by, item.file)
@@ -162,9 +171,7 @@ class BatchRun:
 
     def _same_content(self, item: Item) -> Record:
         """Return the record of a file whose content is known; a name it no longer has is forgotten."""
-        assert self.journal is not None
-        assert item.known is not None
-        assert item.file is not None
+        assert self.journal is not None and item.known is not None and item.file is not None  # noqa: PT018
         known = self.journal.read(item.known)
         if not os.path.lexists(known.path):
             self.journal.forget(known.path)

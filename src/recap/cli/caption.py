@@ -73,7 +73,7 @@ def caption(
     if workers:
         os.environ["OMP_NUM_THREADS"] = str(workers)  # before the libraries that read it are loaded
     from recap.batch.job import CaptionJob, video_captioners
-    from recap.batch.parts import check_pack, choose_runner, split_inputs
+    from recap.batch.parts import check_pack, choose_parts, split_inputs
     from recap.cli.terminal import Printer
     from recap.packs.folder import check_name
 
@@ -93,7 +93,7 @@ def caption(
         captioner,
         pack,
         paths,
-        caption=choose_runner(ray, elsewhere, pack, device, language_model, settings),
+        parts=choose_parts(ray, elsewhere, pack, device, language_model, settings),
         printer=None if job.out else Printer(as_json=as_json, explain=explain),
         warn=warn,
         workers=workers,
