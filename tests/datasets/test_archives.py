@@ -165,7 +165,7 @@ def test_sentences(tmp_path: Path):
     assert read_sentences(table) == [Sentence("x", "", "7")]
     pyarrow.parquet.write_table(pyarrow.table({"caption": ["x"], "source": ["s"]}), tmp_path / "a.parquet")
     assert read_sentences(tmp_path / "a.parquet") == [Sentence("x", "s")]
-    lines.write_text('{"text": "x"}')
+    lines.write_text('{"words": "x"}')
     with pytest.raises(InputError, match=r"a\.jsonl:1: expected a caption"):
         read_sentences(lines)
     with pytest.raises(InputError, match="no such file"):

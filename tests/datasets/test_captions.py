@@ -65,7 +65,7 @@ def test_one_split_of_a_karpathy_file(tmp_path: Path):
         ("a.json", "[{", "not valid json"),
         ("a.jsonl", '{"id": 1, "caption": "x"}\n{"id"', "a.jsonl:2: not valid json"),
         ("a.csv", "id,caption\n,x\n", "must be text or a whole number, not ''"),
-        ("a.csv", "name,text\nx,y\n", "row 1: expected an image id"),
+        ("a.csv", "name,text\nx,y\n", "a.csv:2: expected an image id"),
         ("a.txt", "x", "read from .json"),
     ],
 )

@@ -4,6 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from recap.datasets.captions import read_references
 from recap.datasets.judgements import Judgements, Preferences, guess_format, read_judgements
 from recap.errors import InputError
 
@@ -31,13 +32,18 @@ def test_expert_scores_without_the_images_own_captions(flickr8k: Path):
     assert judged.variant == "c"
 
 
-def test_crowdflower_keeps_votes_and_its_tau(flickr8k: Path):
+def test_crowdflower_keeps_all_pairs_and_takes_judged_captions_out_of_the_references(flickr8k: Path):
+    """The usual protocol: a judged caption of the picture itself is no reference, in none of the picture's rows."""
     file = flickr8k / "CrowdFlowerAnnotations.txt"
-    file.write_text("a.jpg\tb.jpg#1\t0.25\t1\t3\na.jpg\ta.jpg#1\t1\t3\t0\n")
+    rows = ["a.jpg\tb.jpg#1\t0.25\t1\t3", "a.jpg\ta.jpg#1\t1\t3\t0", "b.jpg\ta.jpg#1\t0\t0\t3"]
+    file.write_text("\n".join(rows) + "\n")
     judged = read_judgements(file, "flickr8k-crowdflower")
-    assert judged.ratings == ((0.25,),)
-    assert judged.votes == ((1, 3),)
+    assert judged.images == ("a.jpg", "a.jpg", "b.jpg")
+    assert judged.captions == ("b caption 1 .", "a caption 1 .", "a caption 1 .")
+    assert judged.ratings == ((0.25,), (1,), (0,))
+    assert judged.votes == ((1, 3), (3, 0), (0, 3))
     assert judged.variant == "b"
+    assert judged.references == {"a.jpg": ["a caption 0 ."], "b.jpg": ["b caption 0 .", "b caption 1 ."]}
 
 
 def test_captions_may_lie_elsewhere_but_must_be_there(tmp_path: Path):
@@ -80,8 +86,21 @@ def test_thumb_with_and_without_references(tmp_path: Path):
     (tmp_path / "mscoco_references.jsonl").write_text(json.dumps({"seg_id": "2453", "refs": ["a bench"]}))
     assert read_judgements(file, "thumb").references == {"COCO_val2014_000000002453.jpg": ["a bench"]}
     file.write_text('{"image": "x.jpg"}\n')
-    with pytest.raises(InputError, match="human_score"):
+    with pytest.raises(InputError, match=r"1\.0\.jsonl:1: .*human_score"):
         read_judgements(file, "thumb")
+
+
+@pytest.mark.parametrize("suffix", [".json", ".jsonl"])
+def test_thumb_as_published_has_references_in_json_lines(tmp_path: Path, suffix: str):
+    """``mscoco_references.json`` is JSON Lines, and ``recap score`` reads it, too."""
+    file, references = tmp_path / "mscoco_THumB-1.0.jsonl", tmp_path / f"mscoco_references{suffix}"
+    file.write_text(thumb_line(974, "An elephant.", 3.5) + thumb_line(2453, "A bench.", 4.2))
+    known = {"974": ["people on an elephant", "an elephant"], "2453": ["a bench"]}
+    references.write_text("".join(json.dumps({"seg_id": name, "refs": texts}) + "\n" for name, texts in known.items()))
+    assert read_references(references) == known
+    judged = read_judgements(file)
+    assert judged.references == {f"COCO_val2014_{int(name):012}.jpg": texts for name, texts in known.items()}
+    assert read_judgements(file, captions=references).references == judged.references
 
 
 @pytest.mark.parametrize("columns", [0, 27])
@@ -172,10 +191,10 @@ def test_own_ratings(tmp_path: Path, suffix: str):
     ("content", "reason"),
     [
         ([], "no judgements"),
-        ([{"image": "1.jpg", "caption": "a dog"}], "entry 1: expected"),
+        ([{"image": "1.jpg", "caption": "a dog"}], "entry 0: expected"),
         ([OWN[0], {**OWN[1], "ratings": 3}], "as many ratings"),
         ([{**OWN[0], "ratings": []}], "as many ratings"),
-        (["a dog"], "entry 1: expected"),
+        (["a dog"], "entry 0: expected"),
     ],
 )
 def test_own_ratings_that_cannot_be_used(tmp_path: Path, content: list[object], reason: str):

@@ -28,10 +28,11 @@ def test_shards_are_read_together_and_pictures_grouped(tmp_path: Path) -> None:
     assert pairs[0].image == Path("pictures/000000000009.jpg")
 
 
+@pytest.mark.parametrize("data", ["Flickr30k_test", "Flick30k_test"])
 @pytest.mark.parametrize("written", ["0010002456", "10002456"])
-def test_ids_of_flickr30k_are_those_of_its_pictures(tmp_path: Path, written: str) -> None:
+def test_ids_of_flickr30k_are_those_of_its_pictures(tmp_path: Path, data: str, written: str) -> None:
     path = tmp_path / "flickr30k_test_localized_narratives.jsonl"
-    path.write_text(line("Flickr30k_test", written, "A man."))
+    path.write_text(line(data, written, "A man."))
     (pair,) = read_narratives(path, tmp_path)
     assert (pair.id, pair.image) == ("10002456", tmp_path / "10002456.jpg")
     assert narratives(tmp_path, ["10002456", "36979"]) == [("A man.",), ()]

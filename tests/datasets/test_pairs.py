@@ -56,7 +56,7 @@ def test_coco_captions(tmp_path: Path):
         ("a.jsonl", b'{"image": "a.jpg"', "a.jsonl:1: not valid json"),
         ("a.jsonl", b"[1]", 'a.jsonl:1: expected an object with "image"'),
         ("a.jsonl", b"", "no pair of a picture and a caption"),
-        ("a.csv", b"picture,text\n", "separated by commas; missing: caption, image"),
+        ("a.csv", b"picture,words\n", "separated by commas; missing: caption, image"),
         ("a.csv", b"image,caption\nx.jpg,\xff\n", "not UTF-8"),
         ("a.json", b'{"images": []}', "not a COCO captions file"),
         ("a.xls", b"", "pairs are read from"),

@@ -16,16 +16,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from recap.datasets.images import IMAGE_SUFFIXES, find_images
-from recap.datasets.records import MissingCaptionError, as_captions, printable
+from recap.datasets.records import (
+    CAPTION_FIELDS,
+    ID_FIELDS,
+    IMAGE_FIELDS,
+    Record,
+    as_captions,
+    printable,
+    read_rows,
+)
 from recap.errors import InputError
 from recap.types import Pair
 
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz")
 CAPTION_SUFFIXES = (".txt", ".caption", ".json")
-CAPTION_FIELDS = ("captions", "caption", "text")
 MAX_BYTES = 1 << 30
 """Of one member."""
 MAX_HEADER_BYTES = 1 << 20
@@ -115,9 +122,7 @@ def _pair(shard: Path, key: str, members: dict[str, bytes], captions_required: b
     if image is None:
         return InputError(f"{where}: captions without a picture")
     texts = next((_texts(suffix, members[suffix]) for suffix in CAPTION_SUFFIXES if suffix in members), None)
-    captions = as_captions(texts, where)
-    if isinstance(captions, MissingCaptionError) and not captions_required:
-        captions = []
+    captions = as_captions(texts, where, required=captions_required)
     if isinstance(captions, InputError):
         return captions
     return Pair(image, tuple(captions), printable(f"{shard.name}/{key}"))
@@ -129,16 +134,9 @@ def _texts(suffix: str, content: bytes) -> object:
         text = content.decode("utf-8-sig")
         if suffix != ".json":
             return text.split("\n")
-        record = json.loads(text)
-        return next((record[name] for name in CAPTION_FIELDS if name in record), None)
-    except (ValueError, TypeError, RecursionError):
+        return Record("", json.loads(text)).find(*CAPTION_FIELDS)
+    except (ValueError, AttributeError, RecursionError):
         return content
-
-
-CAPTION_COLUMNS = ("caption", "captions", "text")
-ID_COLUMNS = ("id", "image_id")
-ROWS = 64
-"""So many rows are in memory at a time: a picture inside the table may have megabytes."""
 
 
 def parquet_pairs(path: Path, root: Path, *, captions_required: bool = True) -> Iterator[Pair | InputError]:
@@ -149,7 +147,8 @@ def parquet_pairs(path: Path, root: Path, *, captions_required: bool = True) -> 
     required, a picture without any is a pair, too.
     """
     named: dict[str, Pair] = {}
-    for item in _rows(path, root, captions_required):
+    for row in read_rows(path, lambda names: _columns(path, names, captions_required)):
+        item = _row_pair(row, root, captions_required)
         if isinstance(item, InputError) or isinstance(item.image, bytes):
             yield item
         else:
@@ -158,46 +157,25 @@ def parquet_pairs(path: Path, root: Path, *, captions_required: bool = True) -> 
     yield from named.values()
 
 
-def _rows(path: Path, root: Path, captions_required: bool) -> Iterator[Pair | InputError]:
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            captions, named = _columns(path, file.schema_arrow.names, captions_required)
-            number = 0
-            for batch in file.iter_batches(ROWS, columns=["image", *captions, *named]):
-                for row in batch.to_pylist():
-                    name = next((str(row[column]) for column in named if row[column] is not None), "")
-                    text = row[captions[0]] if captions else None
-                    yield _pair_parquet(row["image"], text, name, root, f"{path}: row {number}", captions_required)
-                    number += 1
-    except (pyarrow.ArrowException, OSError) as error:
-        raise InputError(f"{path}: not a readable Parquet file ({error})") from error
-
-
-def _columns(path: Path, names: list[str], captions_required: bool) -> tuple[list[str], list[str]]:
-    """Return the column of the captions, if there is one, and those that may name a picture."""
-    captions = [name for name in CAPTION_COLUMNS if name in names][:1]
-    if "image" not in names or (captions_required and not captions):
+def _columns(path: Path, names: list[str], captions_required: bool) -> list[str]:
+    """Return the columns to read: the picture, what may name it, and the captions if there are any."""
+    images, captions = ([name for name in known if name in names] for known in (IMAGE_FIELDS, CAPTION_FIELDS))
+    if not images or (captions_required and not captions):
         wanted = "columns image and caption" if captions_required else "column image"
         raise InputError(f"{path}: expected the {wanted}; there are {', '.join(names)}")
-    return captions, [name for name in ID_COLUMNS if name in names]
+    return [images[0], *captions[:1], *(name for name in ID_FIELDS if name in names)]
 
 
-def _pair_parquet(
-    image: Any, text: Any, name: str, root: Path, where: str, captions_required: bool
-) -> Pair | InputError:
+def _row_pair(row: Record, root: Path, captions_required: bool) -> Pair | InputError:
+    image, name = row.find(*IMAGE_FIELDS), str(row.find(*ID_FIELDS) or "")
     if isinstance(image, dict):
         name = name or image.get("path") or ""
         image = image.get("bytes") or image.get("path")
     if not isinstance(image, str | bytes) or not image:
-        return InputError(f"{where}: no picture")
-    captions = as_captions(text, where)
-    if isinstance(captions, MissingCaptionError) and not captions_required:
-        captions = []
+        return InputError(f"{row.where}: no picture")
+    captions = as_captions(row.find(*CAPTION_FIELDS), row.where, required=captions_required)
     if isinstance(captions, InputError):
         return captions
     if isinstance(image, str):
         return Pair(root / image, tuple(captions), printable(name or image))
-    return Pair(image, tuple(captions), printable(name or where.rpartition("/")[2]))
+    return Pair(image, tuple(captions), printable(name or row.where.rpartition("/")[2]))

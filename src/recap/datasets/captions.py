@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias, TypeVar
@@ -21,17 +21,23 @@ import numpy as np
 import numpy.typing as npt
 
 from recap.datasets.images import find_images
-from recap.datasets.records import as_captions, parse_json, read_lines, read_table, read_text
+from recap.datasets.records import (
+    CAPTION_FIELDS,
+    ID_FIELDS,
+    IMAGE_FIELDS,
+    SUFFIXES,
+    Record,
+    as_captions,
+    read_lines,
+    read_records,
+)
 from recap.errors import InputError, RecapWarning
 from recap.types import ImageLike
 
-ID_FIELDS = ("image_id", "id", "image", "file_name", "filename", "path")
-CAPTION_FIELDS = ("caption", "captions", "references")
 SHOWN = 3
 """So many ids are named in a message."""
 
 Captions: TypeAlias = dict[str, list[str]]
-_Records: TypeAlias = Iterator[tuple[Any, Any]]
 
 T = TypeVar("T")
 
@@ -54,7 +60,9 @@ class Matched:
 def read_references(path: str | Path, *, split: str | None = None) -> Captions:
     """Return all captions of each image; ``split`` takes one of a Karpathy file, such as ``test``."""
     path = Path(path)
-    return collect(_records(path, split), str(path))
+    if path.suffix.lower() not in SUFFIXES:
+        raise InputError(f"{path}: captions are read from {', '.join(SUFFIXES)} files")
+    return collect(map(_caption_of, read_records(path, splits=split and [split])), str(path))
 
 
 def read_candidates(path: str | Path) -> dict[str, str]:
@@ -206,67 +214,15 @@ def _some(ids: Iterable[str]) -> str:
     return ", ".join(shown[:SHOWN]) + (", ..." if len(shown) > SHOWN else "")
 
 
-def _records(path: Path, split: str | None) -> _Records:
-    reader = _READERS.get(path.suffix.lower())
-    if reader is None:
-        raise InputError(f"{path}: captions are read from {', '.join(_READERS)} files")
-    return reader(path, split)
-
-
-def _json(path: Path, split: str | None) -> _Records:
-    content = parse_json(read_text(path), str(path))
-    if isinstance(content, list):
-        return (_fields(item, f"{path}: entry {number}") for number, item in enumerate(content))
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: expected a list or an object of captions")
-    if "annotations" in content:
-        annotations = content["annotations"]
-        if not isinstance(annotations, list):
-            raise InputError(f"{path}: annotations must be a list, not {annotations!r:.60}")
-        return (_fields(item, f"{path}: annotation {number}") for number, item in enumerate(annotations))
-    images = content.get("images")
-    if isinstance(images, list) and images and isinstance(images[0], dict) and "sentences" in images[0]:
-        return _karpathy(images, split)
-    return iter(content.items())
-
-
-def _karpathy(images: Sequence[dict[str, Any]], split: str | None) -> _Records:
-    for image in images:
-        if split is None or image.get("split") == split:
-            # the number of COCO where there is one, the file's name elsewhere
-            yield image.get("cocoid", image["filename"]), [sentence["raw"] for sentence in image["sentences"]]
-
-
-def _jsonl(path: Path, _: str | None) -> _Records:
-    for number, line in read_lines(path):
-        yield _fields(parse_json(line, f"{path}:{number}"), f"{path}:{number}")
-
-
-def _table(path: Path, _: str | None) -> _Records:
-    return (_fields(row, f"{path}: row {number}") for number, row in enumerate(read_table(path), 1))
-
-
-def _fields(item: Any, where: str) -> tuple[Any, Any]:
-    """Return the id and the caption of one object, whatever its file calls them."""
-    if isinstance(item, dict):
-        image = next((item[name] for name in ID_FIELDS if name in item), None)
-        caption = next((item[name] for name in CAPTION_FIELDS if name in item), None)
-        if image is not None and caption is not None:
-            return image, caption
-    raise InputError(
-        f"{where}: expected an image id ({', '.join(ID_FIELDS)}) and a caption ({', '.join(CAPTION_FIELDS)})"
-    )
-
-
-_READERS: dict[str, Callable[[Path, str | None], _Records]] = {
-    ".json": _json,
-    ".jsonl": _jsonl,
-    ".csv": _table,
-    ".tsv": _table,
-}
-
-
-IMAGE_FIELDS = ("image_id", "image")
+def _caption_of(record: Record) -> tuple[Any, Any]:
+    """Return the id and the caption of a record, whatever its file calls them."""
+    image, caption = record.find(*ID_FIELDS, *IMAGE_FIELDS), record.find("caption", *CAPTION_FIELDS)
+    if image is None or caption is None:
+        raise InputError(
+            f"{record.where}: expected an image id ({', '.join((*ID_FIELDS, *IMAGE_FIELDS))}) and a caption "
+            f"({', '.join(CAPTION_FIELDS)})"
+        )
+    return image, caption
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +236,7 @@ class Sentence:
 
 
 def read_sentences(path: str | Path) -> list[Sentence]:
-    """Return captions from text (one a line), ``.jsonl``, ``.csv``, ``.tsv`` or ``.parquet``; ``-`` is standard input.
+    """Return captions from text (one a line), json, ``.csv``, ``.tsv`` or ``.parquet``; ``-`` is standard input.
 
     All but text need a field ``caption``, and may have ``source``, ``image`` (or ``image_id``) and ``synthetic``.
     """
@@ -289,37 +245,19 @@ def read_sentences(path: str | Path) -> list[Sentence]:
         return [Sentence(text) for line in sys.stdin if (text := " ".join(line.split()))]
     if not path.is_file():
         raise InputError(f"{path}: no such file")
-    rows: Iterator[tuple[str, Mapping[str, Any]]]
-    match path.suffix.lower():
-        case ".jsonl":
-            rows = ((f"{path}:{number}", parse_json(line, f"{path}:{number}")) for number, line in read_lines(path))
-        case ".csv" | ".tsv":
-            rows = ((f"{path}: row {number}", row) for number, row in enumerate(read_table(path), 1))
-        case ".parquet":
-            rows = _parquet(path)
-        case _:
-            return [Sentence(" ".join(line.split())) for _, line in read_lines(path)]
-    return [sentence for where, row in rows for sentence in _sentences(row, where)]
+    if path.suffix.lower() not in SUFFIXES:
+        return [Sentence(" ".join(line.split())) for _, line in read_lines(path)]
+    return [sentence for record in read_records(path) for sentence in _sentences(record)]
 
 
-def _parquet(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        rows = pyarrow.parquet.read_table(path).to_pylist()
-    except (pyarrow.ArrowException, OSError) as error:
-        raise InputError(f"{path}: not a readable Parquet file ({error})") from error
-    return ((f"{path}: row {number}", row) for number, row in enumerate(rows))
-
-
-def _sentences(row: Any, where: str) -> Iterator[Sentence]:
-    if not isinstance(row, Mapping) or not ("caption" in row or "captions" in row):
-        raise InputError(f"{where}: expected a caption")
-    captions = as_captions(row.get("captions", row.get("caption")), where)
+def _sentences(record: Record) -> Iterator[Sentence]:
+    values = record.values
+    if values.keys().isdisjoint(CAPTION_FIELDS):
+        raise InputError(f"{record.where}: expected a caption")
+    captions = as_captions(record.find(*CAPTION_FIELDS), record.where)
     if isinstance(captions, InputError):
         raise captions
-    image = next((str(row[name]) for name in IMAGE_FIELDS if row.get(name) not in (None, "")), "")
-    flag = str(row.get("synthetic") or "").casefold() in ("1", "true", "yes")
+    image = next((str(values[name]) for name in ("image_id", *IMAGE_FIELDS) if values.get(name) not in (None, "")), "")
+    flag = str(values.get("synthetic") or "").casefold() in ("1", "true", "yes")
     for caption in captions:
-        yield Sentence(caption, str(row.get("source") or ""), image, flag)
+        yield Sentence(caption, str(values.get("source") or ""), image, flag)

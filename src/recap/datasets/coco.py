@@ -8,8 +8,8 @@ from pathlib import Path
 
 from recap.assets import fetch
 from recap.datasets.captions import read_references, stem
-from recap.datasets.pairs import KARPATHY_TRAIN, read_pairs
-from recap.datasets.records import require, require_split
+from recap.datasets.pairs import read_pairs
+from recap.datasets.records import KARPATHY_TRAIN, require, require_split
 from recap.types import Pair
 
 _SPLITS = {"train": KARPATHY_TRAIN, "dev": ("val",), "test": ("test",)}

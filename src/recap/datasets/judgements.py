@@ -16,20 +16,23 @@ Where references are missing, metrics that need none can still be judged.
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
-from recap.datasets.captions import stem
+from recap.datasets.captions import read_references, stem
 from recap.datasets.flickr8k import TOKEN_FILES, read_flickr8k_captions
-from recap.datasets.records import parse_json, read_lines, read_text
+from recap.datasets.records import read_lines, read_records, read_text
 from recap.errors import InputError, MissingExtraError, check_name
 
 CATEGORIES = {1: "HC", 2: "HI", 3: "HM", 4: "MM"}
 """Pascal-50S pairs: human-human both correct, human-human one of another image, human-machine, machine-machine."""
 
 PASCAL_REFERENCES = 48
+
+_Row: TypeAlias = tuple[str, str, tuple[float, ...]]
+"""Image, caption or its id, and ratings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,121 +110,99 @@ def guess_format(path: Path) -> str:
 
 def _ratings(path: Path, captions: Path | None) -> Judgements:
     """Read judgements in the plain format; an image's references are all those given with any of its captions."""
-    if path.suffix == ".jsonl":
-        items = [parse_json(line, f"{path}:{number}") for number, line in read_lines(path)]
-    else:
-        items = parse_json(read_text(path), str(path))
-    rows: list[tuple[str, str, tuple[float, ...]]] = []
+    rows: list[_Row] = []
     references: dict[str, dict[str, None]] = {}
-    for number, item in enumerate(items if isinstance(items, list) else [items], 1):
+    for record in read_records(path):
+        item = record.values
         try:
             image, given = str(item["image"]), item["ratings"]
             ratings = tuple(float(one) for one in (given if isinstance(given, list) else [given]))
             rows.append((image, str(item["caption"]), ratings))
             references.setdefault(image, {}).update(dict.fromkeys(map(str, item.get("references", ()))))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise InputError(
-                f'{path}: entry {number}: expected "image", "caption" and "ratings" ({error!r})'
-            ) from error
-    if not rows:
-        raise InputError(f"{path}: no judgements found")
-    counts = {len(ratings) for _, _, ratings in rows}
-    if len(counts) > 1 or 0 in counts:
-        raise InputError(f"{path}: every entry needs as many ratings as the others, one or more")
-    images, texts, ratings_of = zip(*rows, strict=True)
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f'{record.where}: expected "image", "caption" and "ratings" ({error!r})') from error
     known = {image: tuple(texts) for image, texts in references.items() if texts}
-    return Judgements("ratings", images, texts, ratings_of, known)
+    found = _judgements("ratings", path, rows, known)
+    if len({*map(len, found.ratings)}) > 1 or not found.ratings[0]:
+        raise InputError(f"{path}: every entry needs as many ratings as the others, one or more")
+    return found
 
 
 def _expert(path: Path, captions: Path | None) -> Judgements:
-    rows = [(image, caption, tuple(map(float, scores))) for image, caption, scores in _flickr8k_rows(path, 3)]
-    return _flickr8k("flickr8k-expert", path, captions, rows, variant="c")
+    """Leave out judgements of an image's own captions: they are its references."""
+    rows = [row for row in _flickr8k_rows(path) if not _is_own(row[0], row[1])]
+    return _flickr8k("flickr8k-expert", path, captions, rows)
 
 
 def _crowdflower(path: Path, captions: Path | None) -> Judgements:
-    found = list(_flickr8k_rows(path, 3))
-    rows = [(image, caption, (float(scores[0]),)) for image, caption, scores in found]
-    votes = {(image, caption): (int(scores[1]), int(scores[2])) for image, caption, scores in found}
-    return _flickr8k("flickr8k-crowdflower", path, captions, rows, variant="b", votes=votes)
+    """Take all judged pairs, as others do: an own caption that was judged is none of its image's references."""
+    rows = list(_flickr8k_rows(path))
+    judged = {caption for image, caption, _ in rows if _is_own(image, caption)}
+    found = _flickr8k("flickr8k-crowdflower", path, captions, rows, judged)
+    votes = tuple((int(scores[1]), int(scores[2])) for scores in found.ratings)
+    return replace(found, ratings=tuple(scores[:1] for scores in found.ratings), variant="b", votes=votes)
 
 
-def _flickr8k_rows(path: Path, columns: int) -> Iterator[tuple[str, str, list[str]]]:
+def _is_own(image: str, caption: str) -> bool:
+    return caption.rpartition("#")[0] == image
+
+
+def _flickr8k_rows(path: Path) -> Iterator[_Row]:
     for number, line in read_lines(path):
-        image, caption, *scores = line.split("\t")
-        try:
-            [float(score) for score in scores]
-        except ValueError:
-            scores = []
-        if len(scores) != columns:
-            raise InputError(f"{path}:{number}: expected image, IMAGE#N and {columns} numbers, separated by tabs")
+        image, caption, *cells = line.split("\t")
+        scores = tuple(map(float, cells)) if all(map(_is_number, cells)) else ()
+        if len(scores) != 3:
+            raise InputError(f"{path}:{number}: expected image, IMAGE#N and 3 numbers, separated by tabs")
         yield image, caption, scores
 
 
 def _flickr8k(
-    name: str,
-    path: Path,
-    captions: Path | None,
-    rows: Sequence[tuple[str, str, tuple[float, ...]]],
-    *,
-    variant: Literal["b", "c"],
-    votes: Mapping[tuple[str, str], tuple[int, ...]] | None = None,
+    name: str, path: Path, captions: Path | None, rows: Sequence[_Row], left_out: Container[str] = ()
 ) -> Judgements:
-    """Put texts to caption ids; a caption of the image itself is left out: it is one of the references."""
+    """Put texts to caption ids, and take the other captions of an image for references."""
     beside = next((path.parent / known for known in TOKEN_FILES if (path.parent / known).is_file()), None)
     source = captions or beside
     if source is None:
         raise InputError(f"{path}: the captions are missing: put {TOKEN_FILES[0]} beside it, or name the file")
     texts = read_flickr8k_captions(source)
-    kept = [row for row in rows if row[1].rpartition("#")[0] != row[0]]
-    unknown = [caption for _, caption, _ in kept if caption not in texts]
+    unknown = [caption for _, caption, _ in rows if caption not in texts]
     if unknown:
         raise InputError(f"{path}: {len(unknown)} captions are not in {source}, such as {unknown[0]}")
-    wanted = {image for image, _, _ in kept}
-    references: dict[str, list[str]] = {}
+    references: dict[str, list[str]] = {image: [] for image, _, _ in rows}
     for caption, text in texts.items():
         image = caption.rpartition("#")[0]
-        if image in wanted:
-            references.setdefault(image, []).append(text)
-    return Judgements(
-        name,
-        tuple(image for image, _, _ in kept),
-        tuple(texts[caption] for _, caption, _ in kept),
-        tuple(scores for _, _, scores in kept),
-        references,
-        variant,
-        tuple(votes[image, caption] for image, caption, _ in kept) if votes else (),
-    )
+        if image in references and caption not in left_out:
+            references[image].append(text)
+    known = {image: own for image, own in references.items() if own}
+    return _judgements(name, path, [(image, texts[caption], scores) for image, caption, scores in rows], known)
 
 
 def _thumb(path: Path, captions: Path | None) -> Judgements:
-    rows: list[tuple[str, str, float]] = []
-    for number, line in read_lines(path):
-        item = parse_json(line, f"{path}:{number}")
+    rows: list[_Row] = []
+    for record in read_records(path):
+        item = record.values
         try:
-            rows.append((item["image"], item["hyp"], float(item["human_score"])))
+            rows.append((item["image"], item["hyp"], (float(item["human_score"]),)))
         except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f'{path}:{number}: expected "image", "hyp" and "human_score" ({error!r})') from error
-    if not rows:
-        raise InputError(f"{path}: no judgements found")
-    images, texts, scores = zip(*rows, strict=True)
+            raise InputError(f'{record.where}: expected "image", "hyp" and "human_score" ({error!r})') from error
     beside = (path.parent / f"mscoco_references{suffix}" for suffix in (".jsonl", ".json"))
     source = captions or next((file for file in beside if file.is_file()), None)
-    found = Judgements("thumb", images, texts, tuple((score,) for score in scores), {})
-    return found.with_references(_thumb_references(source)) if source else found
+    found = _judgements("thumb", path, rows)
+    return found.with_references(read_references(source)) if source else found
 
 
-def _thumb_references(path: Path) -> dict[str, list[str]]:
-    """Read THumB's own reference file: one object a line, with the number of the picture and its captions."""
-    items = [parse_json(line, f"{path}:{number}") for number, line in read_lines(path)]
-    try:
-        return {str(int(item["seg_id"])): list(item["refs"]) for item in items}
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f'{path}: expected one object a line with "seg_id" and "refs" ({error!r})') from error
+def _judgements(
+    name: str, path: Path, rows: Sequence[_Row], references: Mapping[str, Sequence[str]] | None = None
+) -> Judgements:
+    if not rows:
+        raise InputError(f"{path}: no judgements found")
+    images, captions, ratings = zip(*rows, strict=True)
+    return Judgements(name, images, captions, ratings, references or {})
 
 
 def _composite(path: Path, captions: Path | None) -> Judgements:
     """Read a file of the AMT study: semicolons; after the picture's address come captions, then as many ratings."""
-    rows: list[tuple[str, str, float]] = []
+    rows: list[_Row] = []
     for cells in csv.reader(read_text(path).splitlines(), delimiter=";"):
         place = next((i for i, cell in enumerate(cells) if cell.strip().lower().endswith((".jpg", ".png"))), None)
         if place is None:  # the header, and notes at the end
@@ -232,13 +213,12 @@ def _composite(path: Path, captions: Path | None) -> Judgements:
         if not count or len(ratings) < count or not all(map(_is_number, ratings)):
             raise InputError(f"{path}: {cells[place]}: expected captions and as many ratings after the picture")
         image = cells[place].strip().rpartition("/")[2]
-        rows += [(image, text, float(rating)) for text, rating in zip(rest[:count], ratings, strict=True)]
+        rows += [(image, text, (float(rating),)) for text, rating in zip(rest[:count], ratings, strict=True)]
     if not rows:
         raise InputError(
             f"{path}: no judgements found: expected cells separated by semicolons, one a picture's address"
         )
-    images, texts, scores = zip(*rows, strict=True)
-    return Judgements("composite", images, texts, tuple((score,) for score in scores), {})
+    return _judgements("composite", path, rows)
 
 
 def _pascal(path: Path, captions: Path | None) -> Preferences:

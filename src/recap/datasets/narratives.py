@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from recap.datasets.records import parse_json, read_lines, require
+from recap.datasets.records import Record, read_records, require
 from recap.errors import InputError
 from recap.types import Pair
 
@@ -25,20 +24,22 @@ def read_narratives(path: str | Path, images: str | Path) -> list[Pair]:
         raise InputError(f"{path}: no *localized_narratives*.jsonl in it")
     captions: dict[tuple[str, str], list[str]] = {}
     for file in files:
-        for number, line in read_lines(file):
-            key, text = _narrative(parse_json(line, f"{file}:{number}"), f"{file}:{number}")
+        for record in read_records(file):
+            key, text = _narrative(record)
             captions.setdefault(key, []).append(text)
     return [Pair(Path(images) / name, tuple(texts), image) for (image, name), texts in captions.items()]
 
 
-def _narrative(record: Any, where: str) -> tuple[tuple[str, str], str]:
+def _narrative(record: Record) -> tuple[tuple[str, str], str]:
     """Return the picture's id and file name, and what was said."""
+    values = record.values
     try:
-        data, image, text = str(record["dataset_id"]), str(record["image_id"]), " ".join(record["caption"].split())
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{where}: expected dataset_id, image_id and caption") from error
+        data, image, text = str(values["dataset_id"]), str(values["image_id"]), " ".join(values["caption"].split())
+    except (KeyError, AttributeError) as error:
+        raise InputError(f"{record.where}: expected dataset_id, image_id and caption") from error
     if data.startswith("mscoco") and image.isdecimal():
         return (str(int(image)), f"{int(image):012d}.jpg"), text
-    if data.lower().startswith("flickr30k") and image.isdecimal():
+    # the published files spell it Flick30k
+    if data.lower().startswith(("flickr30k", "flick30k")) and image.isdecimal():
         image = str(int(image))  # padded with zeros here, and not in the names of the pictures
     return (image, f"{image}.jpg"), text

@@ -1,6 +1,7 @@
-"""What every reader shares: text and json from files, how a caption is checked, how a broken record is reported.
+"""Records of files, whatever a file calls their fields, and what is wrong with them.
 
-Errors name the file; one about a missing file says where the data sets of the paper come from.
+Every reader of pairs, captions and judgements goes through ``read_records`` or ``scan_records``, which return flat
+objects; the files of COCO and of Karpathy's splits are flattened on the way.
 """
 
 from __future__ import annotations
@@ -8,11 +9,25 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from recap.errors import InputError
+
+IMAGE_FIELDS = ("image", "file_name", "filename", "path")
+"""What files call the picture itself."""
+ID_FIELDS = ("image_id", "id", "seg_id")
+"""What they call its id."""
+CAPTION_FIELDS = ("captions", "caption", "text", "references", "refs")
+"""What they call its captions."""
+
+KARPATHY_TRAIN = ("train", "restval")
+"""The splits of a Karpathy file that are for fitting."""
+
+PARQUET_ROWS = 64
+"""Rows of a Parquet file in memory at a time: a picture inside the table may have megabytes."""
 
 OnBroken: TypeAlias = Callable[[InputError], None]
 """Called with what is wrong with a record."""
@@ -22,12 +37,41 @@ class MissingCaptionError(InputError):
     """A picture that nobody has described."""
 
 
-def printable(name: str) -> str:
-    """Return a file's name as text that can be written anywhere; bytes that are not UTF-8 become question marks."""
-    return name.encode(errors="replace").decode()
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One object, row or entry of a file."""
+
+    where: str
+    """Its place, for messages."""
+    values: Mapping[str, Any]
+
+    def find(self, *names: str) -> Any:
+        """Return the first of some fields that has a value, or None."""
+        return next((self.values[name] for name in names if self.values.get(name) is not None), None)
 
 
-def as_captions(value: Any, where: str) -> list[str] | InputError:
+def read_records(path: Path, *, splits: Collection[str] | None = None) -> Iterator[Record]:
+    """Yield the records of a file; the first one that is broken raises."""
+    for record in scan_records(path, splits=splits):
+        if isinstance(record, InputError):
+            raise record
+        yield record
+
+
+def scan_records(
+    path: Path, *, splits: Collection[str] | None = None, named: bool = False
+) -> Iterator[Record | InputError]:
+    """Yield the records of a file, or what is wrong with one.
+
+    Args:
+        path: a file with one of ``SUFFIXES``.
+        splits: which splits of a Karpathy file to take; by default all, of ``named`` pictures those for fitting.
+        named: whether the names of the pictures' files are needed, and not just their ids.
+    """
+    return _READERS[path.suffix.lower()](path, splits, named)
+
+
+def as_captions(value: Any, where: str, *, required: bool = True) -> list[str] | InputError:
     """Return one caption or several as folded texts without the blank ones, or what is wrong with them."""
     texts = value if isinstance(value, list | tuple) else [value]
     texts = [text for text in texts if text is not None]
@@ -35,7 +79,12 @@ def as_captions(value: Any, where: str) -> list[str] | InputError:
         if not isinstance(text, str):
             return InputError(f"{where}: a caption must be text, not {text!r:.80}")
     folded = [line for text in texts if (line := " ".join(text.split()))]
-    return folded or MissingCaptionError(f"{where}: no caption")
+    return folded if folded or not required else MissingCaptionError(f"{where}: no caption")
+
+
+def printable(name: str) -> str:
+    """Return a file's name as text that can be written anywhere; bytes that are not UTF-8 become question marks."""
+    return name.encode(errors="replace").decode()
 
 
 def read_text(path: Path) -> str:
@@ -61,6 +110,22 @@ def read_table(path: Path) -> csv.DictReader[str]:
     return csv.DictReader(io.StringIO(read_text(path), newline=""), delimiter=delimiter)
 
 
+def read_rows(path: Path, columns: Callable[[list[str]], list[str] | None] = lambda names: None) -> Iterator[Record]:
+    """Yield the rows of a Parquet file; ``columns`` chooses among the names of columns."""
+    import pyarrow
+    import pyarrow.parquet
+
+    number = 0
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(PARQUET_ROWS, columns=columns(file.schema_arrow.names)):
+                for row in batch.to_pylist():
+                    yield Record(f"{path}: row {number}", row)
+                    number += 1
+    except (pyarrow.ArrowException, OSError) as error:
+        raise InputError(f"{path}: not a readable Parquet file ({error})") from error
+
+
 def parse_json(text: str, where: str) -> Any:
     """Return the value of json text, or say where it goes wrong."""
     try:
@@ -69,7 +134,128 @@ def parse_json(text: str, where: str) -> Any:
         raise InputError(
             f"{where}: not valid json ({error.msg} at line {error.lineno}, column {error.colno})"
         ) from error
+    except RecursionError as error:
+        raise InputError(f"{where}: not valid json (nested too deeply)") from error
 
+
+def _scan_lines(path: Path, splits: Collection[str] | None, named: bool) -> Iterator[Record | InputError]:
+    for number, line in read_lines(path):
+        where = f"{path}:{number}"
+        try:
+            yield _record(where, parse_json(line, where))
+        except InputError as error:
+            yield error
+
+
+def _scan_table(path: Path, splits: Collection[str] | None, named: bool) -> Iterator[Record | InputError]:
+    rows = read_table(path)
+    try:
+        known = {*(rows.fieldnames or ())}
+        missing = [names[0] for names in (("caption", *CAPTION_FIELDS), IMAGE_FIELDS) if known.isdisjoint(names)]
+        if named and missing:
+            raise InputError(
+                f"{path}: the first line must name the columns image and caption, separated by "
+                f"{'tabs' if path.suffix.lower() == '.tsv' else 'commas'}; missing: {', '.join(missing)}"
+            )
+        for row in rows:
+            yield Record(f"{path}:{rows.line_num}", row)
+    except csv.Error as error:
+        raise InputError(f"{path}:{rows.line_num}: not a readable table ({error})") from error
+
+
+def _scan_parquet(path: Path, splits: Collection[str] | None, named: bool) -> Iterator[Record | InputError]:
+    return read_rows(path)
+
+
+def _scan_json(path: Path, splits: Collection[str] | None, named: bool) -> Iterator[Record | InputError]:
+    """Return the records of a json file: a list, COCO's captions, Karpathy's splits, or captions by id."""
+    text = read_text(path)
+    if _holds_lines(text):
+        return _scan_lines(path, splits, named)
+    content = parse_json(text, str(path))
+    if isinstance(content, list):
+        return (_record(f"{path}: entry {number}", item) for number, item in enumerate(content))
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: expected a list or an object of captions")
+    images = content.get("images")
+    if isinstance(images, list) and images and isinstance(images[0], dict) and "sentences" in images[0]:
+        return _flatten_karpathy(path, images, splits, named)
+    whole = Record(str(path), content)
+    if whole.find(*CAPTION_FIELDS) is not None and whole.find(*ID_FIELDS, *IMAGE_FIELDS) is not None:
+        return iter([whole])
+    if named or "annotations" in content:
+        return _flatten_coco(path, content, named)
+    return (Record(str(path), {"image_id": image, "captions": captions}) for image, captions in content.items())
+
+
+def _holds_lines(text: str) -> bool:
+    """Tell whether a json file is JSON Lines: the first of several lines is an object by itself."""
+    first, _, rest = text.strip().partition("\n")
+    try:
+        return bool(rest) and isinstance(json.loads(first), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _flatten_karpathy(
+    path: Path, images: list[Any], splits: Collection[str] | None, named: bool
+) -> Iterator[Record | InputError]:
+    there = {image.get("split") for image in images if isinstance(image, dict)}
+    fitting = there & {*KARPATHY_TRAIN} if named else set()
+    wanted = set(splits) if splits is not None else fitting or there
+    if not wanted & there:
+        known = ", ".join(sorted(map(str, there)))
+        raise InputError(f"{path}: no split {', '.join(sorted(map(str, wanted)))}; there are {known}")
+    for number, image in enumerate(images):
+        where = f"{path}: image {number}"
+        try:
+            if image.get("split") not in wanted:
+                continue
+            name = str(Path(image.get("filepath", "")) / image["filename"])
+            captions = [sentence["raw"] for sentence in image["sentences"]]
+            # the number of COCO where there is one, the file's name elsewhere
+            image_id = image.get("cocoid", image["filename"])
+        except (KeyError, TypeError, AttributeError) as error:
+            yield InputError(f"{where}: expected filename, split and sentences ({type(error).__name__}: {error})")
+            continue
+        yield Record(where, {"image": name, "image_id": image_id, "captions": captions})
+
+
+def _flatten_coco(path: Path, content: Mapping[str, Any], named: bool) -> Iterator[Record | InputError]:
+    try:
+        names = {str(image["id"]): image["file_name"] for image in content["images"]} if named else {}
+        annotations = content["annotations"]
+    except (KeyError, TypeError) as error:
+        raise InputError(
+            f'{path}: not a COCO captions file: expected "images" with id and file_name, and "annotations" with '
+            f"image_id and caption ({type(error).__name__}: {error})"
+        ) from error
+    if not isinstance(annotations, list):
+        raise InputError(f"{path}: annotations must be a list, not {annotations!r:.60}")
+    for number, annotation in enumerate(annotations):
+        record = _record(f"{path}: annotation {number}", annotation)
+        name = names.get(str(record.values.get("image_id")))
+        if named and name is None:
+            yield InputError(f"{record.where}: expected a caption and the id of one of the images")
+        else:
+            yield Record(record.where, {**record.values, "image": name})
+
+
+def _record(where: str, value: Any) -> Record:
+    return Record(where, value if isinstance(value, dict) else {})
+
+
+_Reader: TypeAlias = Callable[[Path, Collection[str] | None, bool], Iterator[Record | InputError]]
+
+_READERS: dict[str, _Reader] = {
+    ".json": _scan_json,
+    ".jsonl": _scan_lines,
+    ".csv": _scan_table,
+    ".tsv": _scan_table,
+    ".parquet": _scan_parquet,
+}
+
+SUFFIXES = tuple(_READERS)
 
 SOURCES = {
     "Flickr8k": "Flickr8k_text.zip and Flickr8k_Dataset.zip, described at hockenmaier.cs.illinois.edu/8k-pictures.html "
@@ -83,6 +269,7 @@ SOURCES = {
     "Open-i chest x-rays": "NLMCXR_reports.tgz and NLMCXR_png.tgz at openi.nlm.nih.gov",
     "VizWiz-Captions": "vizwiz.org/tasks-and-datasets/image-captioning",
 }
+"""Where the data sets of the paper come from."""
 
 SPLITS = ("train", "dev", "test")
 """What the splits are called here, whatever a data set calls them."""
