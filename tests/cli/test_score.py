@@ -118,7 +118,7 @@ def test_pictures_and_a_map_fitted_in_the_same_call(files: Path, encoder):
     options = ("--metrics", "aclip-s,refaclip-s", "--images", str(files), "--encoder", "x", "--fit", "pairs.csv")
     result = run(files, *basics(*options, "--json", "--per-image"), code=1)
     values = json.loads(result.stdout)
-    assert values["alignment"] == "ols on 3 pairs"
+    assert values["alignment"] == "procrustes on 3 pairs"
     assert [row["metric"] for row in values["metrics"]] == ["aCLIP-S", "RefaCLIP-S"]
     assert [item["aCLIP-S"] is None for item in values["per_image"]] == [False, False, True]
     assert "3.png" in result.stderr

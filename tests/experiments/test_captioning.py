@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,9 +14,9 @@ import pytest
 from recap.datasets import read_flickr8k
 from recap.errors import InputError
 from recap.experiments import Setup, run_experiment
-from recap.experiments.captions import points, score_systems
+from recap.experiments.captions import judged_note, points, score_systems
 from recap.experiments.choices import caption_settings
-from recap.experiments.data import Bench
+from recap.experiments.data import Bench, Split
 from recap.experiments.table import Row, Table
 from recap.language.writer import WriterModel
 from recap.metrics import bleu, cider_d, evaluate
@@ -119,14 +120,15 @@ def test_an_option_that_an_experiment_does_not_have_is_refused(data: Path, encod
 def test_captions_are_made_as_in_the_paper_where_that_is_asked_for(data: Path, encoder_folder: Path) -> None:
     setup = make_setup(data, encoder_folder, "writer", settings="paper", maps="PR", metrics="cider-d")
     notes = run_experiment("captioning", setup).tables["captioning"].notes
-    assert any("reads the 18 nearest captions and writes 20 at temperature 0.3; chosen by cosine." in n for n in notes)
+    assert "Captions: map of the row, selection rule cosine, temperature 0.3, samples 20, k 18." in notes
 
 
 def test_settings_are_a_packs_for_the_writer_and_the_papers_for_others(data: Path) -> None:
     writer, other = WriterModel(), SimpleNamespace(name="hf:google/flan-t5-large")
     assert caption_settings(Setup(data, seed=3), writer) == Settings().but(seed=3)
     assert caption_settings(Setup(data), None) == Settings()
-    paper = Settings(candidates="lm", selection="cosine", k=13, pool=13).but(temperature=0.1, samples=10)
+    paper = Settings(method="ols", candidates="lm", selection="cosine", k=13, pool=13)
+    paper = paper.but(temperature=0.1, samples=10)
     assert caption_settings(Setup(data, on="coco"), other) == paper
     assert caption_settings(Setup(data, on="coco", options={"settings": "pack"}), other) == Settings()
     changed = {"k": "4", "temperature": "0.7", "samples": "2", "selection": "consensus"}
@@ -154,13 +156,49 @@ def test_scores_from_vectors_are_those_from_pictures(data: Path, encoder_folder:
     train, test = bench.load("flickr8k", "train"), bench.load("flickr8k", "test")
     captions = [texts[0] for texts in test.captions]
     metrics = ("bleu-4", "cider-d", "aclip-s", "refaclip-s")
-    judge = train.fit("ols")
-    ours = score_systems(bench.encoder, judge, test, {"a": captions, "b": captions[::-1]}, metrics)
+    judge = train.fit("procrustes")
+    ours = score_systems(bench, test, {"a": captions, "b": captions[::-1]}, metrics)
     given = {"encoder": bench.encoder, "alignment": judge, "metrics": metrics}
     for name, texts in (("a", captions), ("b", captions[::-1])):
         theirs = evaluate(texts, test.captions, test.pictures, **given)
         for row in theirs:
             np.testing.assert_allclose(ours[name][row.name].per_image, row.per_image)
+
+
+def procrustes_by_hand(train: Split) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    """Return the aligned cosine of rows in pairs as the paper defines it, with numpy alone."""
+    images, texts = train.images[train.owners].astype(np.float64), train.texts.astype(np.float64)
+    centre, middle = images.mean(axis=0), texts.mean(axis=0)
+    u, _, vt = np.linalg.svd((texts - middle).T @ (images - centre), full_matrices=False)
+
+    def cosine(image: np.ndarray, text: np.ndarray) -> np.ndarray:
+        mapped, centred = (image - centre) @ (u @ vt).T, text - middle
+        return (mapped * centred).sum(1) / np.linalg.norm(mapped, axis=1) / np.linalg.norm(centred, axis=1)
+
+    return cosine
+
+
+def test_aclip_s_is_judged_by_procrustes_and_by_another_encoder_where_asked(
+    data: Path, encoder_folder: Path, shared_encoder_folder: Path
+) -> None:
+    setup = bare_setup(data, encoder_folder)
+    other = replace(setup, judge_encoder=f"onnx:{shared_encoder_folder}")
+    bench = Bench(setup)
+    test = bench.load("flickr8k", "test")
+    wrong = [texts[0] for texts in (*test.captions[1:], test.captions[0])]
+    for judge in (bench, Bench(replace(setup, encoder=other.judge_encoder))):
+        seen, texts = judge.load("flickr8k", "test").images, judge.encoder.encode_texts(wrong)
+        expected = np.maximum(procrustes_by_hand(judge.load("flickr8k", "train"))(seen, texts), 0)
+        asked = bench if judge is bench else Bench(other)
+        found = score_systems(asked, test, {"a": wrong}, ["aclip-s", "cider-d"])["a"]
+        np.testing.assert_allclose(found["aCLIP-S"].per_image, expected, atol=1e-5)
+        assert found.alignment == "procrustes on 36 pairs"
+        assert f"the procrustes map of {judge.encoder.name}" in judged_note(asked)
+        assert found["CIDEr-D"].value == cider_d(wrong, test.captions).value
+    ols = Bench(replace(setup, judge_method="ols"))
+    report = score_systems(ols, test, {"a": wrong}, ["aclip-s"])["a"]
+    assert report.alignment == "ols on 36 pairs"
+    assert "the ols map" in judged_note(ols)
 
 
 def test_points() -> None:

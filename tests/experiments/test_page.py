@@ -108,7 +108,7 @@ def test_the_command_needs_a_folder_and_some_data(data: Path, encoder_folder: Pa
     assert "name a folder with --out" in CliRunner().invoke(experiment, arguments).output
     given = [*arguments, "--out", str(tmp_path / "r"), "--option", "experiments=retrieval", "--on", "flickr8k"]
     assert CliRunner().invoke(experiment, given).stdout == f"{tmp_path / 'r' / 'index.html'}\n"
-    with pytest.raises(InputError, match="no experiment 'magic'"):
+    with pytest.raises(InputError, match="unknown experiment 'magic'"):
         write_report(Setup(data), tmp_path / "r", experiments=["magic"])
     with pytest.raises(InputError, match="no experiment here has an option 'projection'"):
         write_report(Setup(data, options={"projection": "pca"}), tmp_path / "r", experiments=["alignment"])
@@ -137,8 +137,9 @@ def test_the_best_is_bold() -> None:
     assert "<td>1.0 ± 0.1</td>" in text
 
 
-def test_every_table_of_the_paper_is_named_once() -> None:
-    assert sorted(name for shown in PAPER for name in shown.tables) == sorted(_tables())
+def test_every_table_of_the_paper_and_every_experiment_is_named() -> None:
+    assert {name for shown in PAPER for name in shown.tables} == {*_tables()}
+    assert {shown.experiment for shown in PAPER if shown.experiment} == {*EXPERIMENTS.names()}
     assert all(("table" in shown.what) == bool(shown.tables) for shown in PAPER)
     assert all(shown.experiment in EXPERIMENTS if shown.experiment else shown.elsewhere for shown in PAPER)
 

@@ -13,8 +13,9 @@ from recap.datastore import Datastore
 from recap.errors import InputError
 from recap.experiments import Setup, run_experiment, write_outcome
 from recap.experiments.base import Outcome
+from recap.experiments.paper import paper_table
 from recap.experiments.search import METRICS, DrawnOnce, Search, best_k, ks, value
-from recap.experiments.searches import narratives
+from recap.experiments.searches import narratives, source_rows
 from recap.experiments.table import Row
 from recap.language import Decoding
 from recap.language.writer import WriterModel
@@ -206,11 +207,76 @@ def test_other_sources_are_counted_and_missing_ones_named(run: Run) -> None:
     assert (alone.cells[-2].value, both.cells[-2].value) == (18, 18 + 54)
     assert alone.cells[-1].value == 0
     assert 0 < both.cells[-1].value <= 100
-    assert (
-        outcome.tables["search-sources"].notes[-1] == "Not in the data folder: MS-COCO, VizWiz, MSRVTT, chest x-rays."
-    )
+    notes = outcome.tables["search-sources"].notes
+    assert notes[0] == "Not in the data folder: MS-COCO, VizWiz, MSRVTT, chest x-rays."
     with pytest.raises(InputError, match=r"dataset_coco\.json is missing"):
         run("search-sources", sources="coco", k="4")
+
+
+def test_the_papers_sources_are_its_five_rows_and_synthetic_captions_come_last() -> None:
+    f30, vw, mv = "Flickr30k", "VizWiz", "MSRVTT"
+    people = [(), (f30,), (f30, vw), (f30, mv), (f30, vw, mv)]
+    assert source_rows([f30, vw, mv]) == people
+    assert source_rows([f30, vw, mv, "DAL"]) == [*people, ("DAL",), (f30, vw, mv, "DAL")]
+    assert source_rows(["DAL"]) == [(), ("DAL",)]
+    assert len(paper_table("sources")["sections"]["MS-COCO"]) == len(people)
+
+
+def test_synthetic_captions_of_the_loop_are_a_source(run: Run, tmp_path: Path) -> None:
+    packs = tmp_path / "packs"
+    loop = run("dal", filter="aclip-s", rounds="1", ks="3", samples="3", packs=str(packs))
+    added = loop.tables["dal"].sections[0].rows[-1].cells[2].value
+    assert added > 0
+    outcome = run("search-sources", k="3", samples="2", sources="flickr30k", synthetic=str(packs / "aclip-s"))
+    rows = {row.label: row.cells for row in ours(outcome, "search-sources")}
+    assert list(rows) == [f"Flickr8k{more}" for more in ("", " + Flickr30k", " + DAL", " + Flickr30k + DAL")]
+    assert rows["Flickr8k + DAL"][-2].value == 18 + added
+    with pytest.raises(InputError, match="holds no synthetic captions"):
+        run("search-sources", k="3", synthetic=str(_plain_pack(packs / "aclip-s", tmp_path / "plain")))
+
+
+def _plain_pack(pack: Path, copy: Path) -> Path:
+    shutil.copytree(pack, copy)
+    store = Datastore.load(copy / "datastore")
+    store.remove(store.find(synthetic=True))
+    store.save(copy / "datastore")
+    return copy
+
+
+class Echo:
+    """A model of the paper: any but the writer."""
+
+    name, completes, selection = "hf:google/flan-t5-large", False, "consensus"
+
+
+def test_models_of_the_paper_run_the_papers_method(data: Path, encoder_folder: Path, tmp_path: Path) -> None:
+    """OLS, the aligned cosine, and the k, temperature and number of samples that the paper found for Flickr30k."""
+    search = Search(Setup(data, encoder=f"onnx:{encoder_folder}"))
+    search.__dict__["model"] = Echo()
+    captioner = search.plain(search.train.store(search.bench.encoder))
+    assert captioner.alignment.method == captioner.settings.method == "ols"
+    assert (captioner.selection, captioner.settings.candidates) == ("cosine", "lm")
+    drawn = captioner.settings.decoding
+    assert (search.k, drawn.temperature, drawn.samples) == (18, 0.3, 20)
+    asked = Search(Setup(data, encoder=f"onnx:{encoder_folder}", options={"settings": "pack", "k": "7"}))
+    asked.__dict__["model"] = Echo()
+    assert (asked.k, asked.settings.method, asked.settings.decoding.temperature) == (7, "procrustes", 0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "stated"),
+    [
+        ("search-decoding", {"samples": "2", "metrics": "cider-d"}, "temperature 0.3, samples 2, k 18"),
+        ("search-k", {"ks": "2", "metrics": "cider-d"}, "temperature 0, samples 1, k of the row"),
+        ("metric-correlation", {"samples": "2", "metrics": "bleu-1,cider-d"}, "temperature 0.3, samples 2, k 18"),
+        ("dal", {"ks": "2", "rounds": "1", "samples": "2"}, "temperature 0.3, samples 2, k of the row"),
+    ],
+)
+def test_a_table_states_map_rule_temperature_samples_and_k(
+    run: Run, name: str, options: dict[str, str], stated: str
+) -> None:
+    notes = run(name, settings="paper", **options).tables[name].notes
+    assert f"Captions: map ols, selection rule cosine, {stated}." in notes
 
 
 def test_columns_are_those_of_the_paper(run: Run) -> None:

@@ -16,7 +16,7 @@ from recap.encoders import load_encoder
 from recap.errors import InputError
 from recap.files import RUN, write_json
 from recap.fitting import augmentation
-from recap.fitting.augmentation import Augmented, Scorer, augment, reading, training_pictures
+from recap.fitting.augmentation import Augmented, Scorer, augment, augment_pairs, reading, training_pictures
 from recap.fitting.fit import Validation, encode_pairs
 from recap.fitting.tuning import remembering
 from recap.language import Decoding
@@ -63,13 +63,32 @@ def world(pairs: list[Pair], encoder_folder: Path) -> tuple[ReCap, Validation, V
 
 
 def judge_of(captioner: ReCap) -> LinearAlignment:
-    return LinearAlignment.from_statistics(captioner.statistics, "ols")
+    return LinearAlignment.from_statistics(captioner.statistics, "procrustes")
 
 
 def synthetic(captioner: ReCap) -> dict[str, str]:
     store = captioner.datastore
     assert isinstance(store, Datastore)
     return {row.text: row.image_id for row in store if row.synthetic}
+
+
+def test_another_encoder_and_map_may_judge(
+    world: tuple[ReCap, Validation, Validation], pairs: list[Pair], shared_encoder_folder: Path
+):
+    captioner, _, validation = world
+    judge, fitted = load_encoder(f"onnx:{shared_encoder_folder}"), [p for n, p in enumerate(pairs) if n % 3]
+    options = {"metric": "aclip-s", "rounds": 1, "ks": (3,)}
+    found = augment_pairs(captioner, fitted, pairs[::3], judge_encoder=judge, judge_method="ols", **options)
+    texts = [text for pair in fitted for text in pair.captions]
+    owners = [row for row, pair in enumerate(fitted) for _ in pair.captions]
+    seen = judge.encode_images([pair.image for pair in fitted])
+    mapped = LinearAlignment("ols").fit(seen, judge.encode_texts(texts), owners)
+    captions = captioner.configured(k=3, pool=3).caption_vectors(validation.vectors)
+    images = judge.encode_images([pair.image for pair in pairs[::3]])
+    scores = aclip_s(images, judge.encode_texts([caption.text for caption in captions]), mapped)
+    assert found.rounds[0].score == pytest.approx(float(scores.astype(float).mean()), abs=1e-5)
+    own = augment_pairs(captioner, fitted, pairs[::3], **options)
+    assert own.rounds[0].score != pytest.approx(found.rounds[0].score, abs=1e-3)
 
 
 def test_a_round_is_what_the_algorithm_says(world: tuple[ReCap, Validation, Validation]):

@@ -38,11 +38,24 @@ def test_clip_s_and_refclip_s(rows):
     expected = 2.5 * np.maximum(cosine, 0)
     assert (cosine < 0).any()
     np.testing.assert_allclose(clip.clip_s(*rows[:2]), expected, atol=1e-6)
-    # the reference is not clipped; a candidate whose CLIP-S is zero scores zero
-    with np.errstate(invalid="ignore"):
-        harmonic = np.where(expected > 0, 2 * expected * best / (expected + best), 0)
-    np.testing.assert_allclose(clip.refclip_s(*rows), harmonic, atol=2e-6)
+    np.testing.assert_allclose(clip.refclip_s(*rows), harmonic(expected, best), atol=2e-6)
     np.testing.assert_allclose(clip.clip_score_100(*rows[:2]), 40 * expected, atol=1e-4)
+
+
+def harmonic(one, best):
+    """As RefCLIP-S is defined: the reference is clipped at zero, and nothing is the mean of zeros."""
+    other = np.maximum(best, 0)
+    return np.array([2 * a * b / (a + b) if a + b > 0 else 0.0 for a, b in zip(one, other, strict=True)])
+
+
+def test_a_reference_on_the_other_side_counts_as_none(rows):
+    images, texts, references, first = rows
+    assert (by_hand((images, texts, -references, first))[1] < 0).any()
+    expected = 2.5 * np.maximum(by_hand(rows)[0], 0)
+    wanted = harmonic(expected, by_hand((images, texts, -references, first))[1])
+    found = clip.refclip_s(images, texts, -references, first)
+    np.testing.assert_allclose(found, wanted, atol=2e-6)
+    assert found.min() >= 0
 
 
 def test_distribution_normalisation(rows):

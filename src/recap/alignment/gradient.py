@@ -23,7 +23,7 @@ SlopeAtRows: TypeAlias = Callable[[Vectors], Vectors]
 """Takes unit rows of mapped images; returns the slope of a loss at each of them."""
 
 NEIGHBOURS = 3
-"""So many of the nearest wrong texts push an image away."""
+"""Nearest texts that push an image away."""
 MARGIN = 0.25
 """The margin between two texts that have nothing in common."""
 NOISE = 0.035
@@ -112,23 +112,23 @@ def rerank(pairs: Pairing, start: Matrix, schedule: Schedule = LFA, *, seed: int
 def reranking(mapped: Vectors, texts: Vectors) -> tuple[float, Vectors]:
     """Return the adaptive re-ranking loss and its slope at each mapped image; row i of both sides belong together.
 
-    The mean over images and their ``NEIGHBOURS`` nearest wrong texts n of max(0, |v - p| + (1 - p.n) / 4 - |v - n|).
+    The mean over images and their ``NEIGHBOURS`` nearest texts n of max(0, |v - p| + (1 - p.n) / 4 - |v - n|). As in
+    the published code an image's own text may be one of them, and adds nothing.
     """
     count = len(mapped)
     similarities = mapped @ texts.T
-    own = similarities.diagonal().copy()
-    np.fill_diagonal(similarities, -np.inf)
-    near = min(NEIGHBOURS, count - 1)
-    wrong = np.argpartition(-similarities, near - 1, axis=1)[:, :near] if near else np.empty((count, 0), np.intp)
-    to_own, to_wrong = _distances(own)[:, None], _distances(np.take_along_axis(similarities, wrong, axis=1))
-    others = texts[wrong]
-    margins = MARGIN * (1 - np.einsum("ikd,id->ik", others, texts))
-    excess = to_own + margins - to_wrong
-    active = (excess > 0).astype(np.float32) / max(excess.size, 1)
-    pull, push = active.sum(axis=1, keepdims=True) / to_own, active / to_wrong
+    near = min(NEIGHBOURS, count)
+    nearest = np.argpartition(-similarities, near - 1, axis=1)[:, :near]
+    to_own = _distances(similarities.diagonal())[:, None]
+    to_near = _distances(np.take_along_axis(similarities, nearest, axis=1))
+    others = texts[nearest]
+    excess = to_own + MARGIN * (1 - np.einsum("ikd,id->ik", others, texts)) - to_near
+    excess[nearest == np.arange(count)[:, None]] = 0
+    active = (excess > 0).astype(np.float32) / excess.size
+    pull, push = active.sum(axis=1, keepdims=True) / to_own, active / to_near
     # d|v - p| / dv = (v - p) / |v - p|
     slope = pull * (mapped - texts) - push.sum(axis=1, keepdims=True) * mapped + np.einsum("ik,ikd->id", push, others)
-    return float(np.maximum(excess, 0).sum() / max(excess.size, 1)), slope
+    return float(np.maximum(excess, 0).sum() / excess.size), slope
 
 
 def slope_of_map(w: Vectors, images: Vectors, slope: SlopeAtRows) -> Vectors:

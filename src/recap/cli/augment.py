@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from recap.cli.options import ANY_PATH, COUNT, device_option, lm_option, split_option
+from recap.cli.options import ANY_PATH, COUNT, device_option, lm_option, method_option, split_option
 
 if TYPE_CHECKING:
     from recap.fitting.augmentation import Round
@@ -41,6 +41,8 @@ def _numbers(context: click.Context, option: click.Parameter, given: str) -> tup
     callback=_numbers,
     help="Values of k to choose from in each round.",
 )
+@click.option("--judge-encoder", help="Compares captions with pictures in aclip-s, refaclip-s.  [default: the pack's]")
+@method_option("The map behind these metrics.", "--judge-method", default="procrustes", show_default=True)
 @lm_option("Another language model than the pack's.")
 @click.option(
     "--state", type=click.Path(file_okay=False, path_type=Path), help="Finished parts.  [default: OUT with .rounds]"
@@ -57,6 +59,7 @@ def augment(pack: str, pairs: str, out: Path, state: Path | None, **given: Any) 
     from recap.assets import cache_dir
     from recap.captioner import ReCap
     from recap.datasets import PairFiles
+    from recap.encoders import load_encoder
     from recap.fitting.augmentation import augment_pairs
     from recap.fitting.packs import parse_validation
     from recap.packs.folder import check_target
@@ -65,7 +68,10 @@ def augment(pack: str, pairs: str, out: Path, state: Path | None, **given: Any) 
     images, splits = given.pop("images"), given.pop("splits") or None
     held_out = parse_validation(given.pop("validation"), pairs, images)
     loaded = {name: given.pop(name) for name in ("language_model", "device")}
-    captioner = ReCap.from_pretrained(pack, progress=True, cache=cache_dir() / "vectors.sqlite", **loaded)
+    cache = cache_dir() / "vectors.sqlite"
+    captioner = ReCap.from_pretrained(pack, progress=True, cache=cache, **loaded)
+    if judge := given.pop("judge_encoder"):
+        given["judge_encoder"] = load_encoder(judge, device=loaded["device"], cache=cache)
     augmented = augment_pairs(
         captioner,
         PairFiles(pairs, images=images, splits=splits),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from recap.cli.options import NameChoice
+from recap.cli.options import NameChoice, method_option
 from recap.experiments.base import EXPERIMENTS, Setup
 from recap.experiments.table import FORMATS
 
@@ -27,6 +27,8 @@ def _described() -> str:
 @click.option("--on", help="Which of them: a folder below --data (default: flickr8k; for all: whatever is there).")
 @click.option("--encoder", default="builtin", show_default=True, help="See recap info.")
 @click.option("--lm", "language_model", help="Language model that writes captions (default: see the experiment).")
+@click.option("--judge-encoder", help="Compares captions with pictures in aCLIP-S and its kin (default: --encoder).")
+@method_option("The map behind aCLIP-S and RefaCLIP-S.", "--judge-method", default="procrustes", show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True, help="Of everything that is drawn at random.")
 @click.option("--limit", type=click.IntRange(2), help="Only so many pictures of each split, to try it out.")
 @click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="Of one experiment: see its page.")
@@ -41,6 +43,8 @@ def experiment(
     on: str | None,
     encoder: str,
     language_model: str | None,
+    judge_encoder: str | None,
+    judge_method: str,
     seed: int,
     limit: int | None,
     options: tuple[str, ...],
@@ -59,7 +63,8 @@ def experiment(
     from recap.experiments import run_experiment, write_outcome
 
     chosen = dict(option.split("=", 1) for option in options)
-    setup = Setup(data, on or "flickr8k", encoder, language_model, seed, limit, progress=True, options=chosen)
+    parts = (data, on or "flickr8k", encoder, language_model, seed, limit)
+    setup = Setup(*parts, True, chosen, judge_encoder, judge_method)
     if name == ALL:
         _write_all(setup, out, on)
         return

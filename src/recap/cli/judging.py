@@ -19,10 +19,17 @@ if TYPE_CHECKING:
 
 encoder_options = combine(
     click.option("--pack", help="Encoder and map of this pack: builtin (default), a folder, or a name on the hub."),
-    click.option("--encoder", help="This encoder instead, such as open_clip:ViT-B-32/openai; see recap info."),
+    click.option(
+        *("--encoder", "--judge-encoder", "encoder"),
+        help="This encoder instead, such as open_clip:ViT-B-32/openai; see recap info.",
+    ),
     click.option("--fit", "pairs", type=click.Path(exists=True), help="Fit the map to these pairs, as recap fit."),
     click.option("--fit-images", type=click.Path(exists=True, file_okay=False), help="Where their pictures lie."),
-    method_option("The map: ols, ridge, procrustes, ...", default="ols", show_default=True),
+    method_option(
+        *("The map: procrustes, as in the paper, ols, ridge, ...", "--method", "--judge-method", "method"),
+        default="procrustes",
+        show_default=True,
+    ),
     device_option("Where the encoder runs."),
 )
 

@@ -130,9 +130,9 @@ def _compile_pattern(context: click.Context, option: click.Parameter, pattern: s
         raise click.UsageError(f"--match {pattern!r} is no regular expression: {error}") from error
 
 
-def method_option(help: str, **more: Any) -> Decorator:
-    """Return ``--method``; an unknown one is refused before anything is loaded."""
-    return click.option("--method", callback=_check_method, help=help, **more)
+def method_option(help: str, *names: str, **more: Any) -> Decorator:
+    """Return ``--method`` or an option of other names; an unknown map is refused before anything is loaded."""
+    return click.option(*(names or ("--method",)), callback=_check_method, help=help, **more)
 
 
 def lm_option(help: str) -> Decorator:

@@ -7,9 +7,8 @@
 from __future__ import annotations
 
 from recap.experiments.base import Outcome, Setup
-from recap.experiments.captions import recap_captions, score_cells, score_systems, unimodal_captions
+from recap.experiments.captions import judged_note, recap_captions, score_cells, score_systems, unimodal_captions
 from recap.experiments.choices import (
-    JUDGE,
     SETTINGS_OPTIONS,
     Fitted,
     caption_settings,
@@ -44,13 +43,13 @@ def run(setup: Setup) -> Outcome:
         parts = (bench.encoder, item.alignment, store, test.images)
         systems[item.label] = recap_captions(*parts, language_model=model, settings=settings)
     metrics = setup.listed("metrics", ",".join(METRICS.values()))
-    scores = score_cells(score_systems(bench.encoder, train.fit(JUDGE), test, systems, metrics), REPORTED)
+    scores = score_cells(score_systems(bench, test, systems, metrics), REPORTED)
     rows = [Row("UM", (Cell(), Cell(), Cell(), *scores["UM"]))]
     rows += [Row(item.label, (*_recall(item, test), *scores[item.label])) for item in fitted]
     title = test.titled(bench.encoder.name, model_name(model))
     paper = paper_section("alignment", "MS-COCO", [column.name for column in COLUMNS], setting="RN50x64, FLAN-T5-Large")
-    judged = f"aCLIP-S and RefaCLIP-S are judged by the {JUDGE} map in every row; our SPICE is SPICE-py."
-    notes = (settings_note(settings, model), judged, *left_out(bench.encoder))
+    made = settings_note(settings, model, map="of the row")
+    notes = (made, judged_note(bench), "Our SPICE is SPICE-py.", *left_out(bench.encoder))
     table = Table("Ways to align", COLUMNS, (Section(title, tuple(rows)), paper), notes)
     return Outcome({"alignment": table}, times=fitting_times(fitted))
 

@@ -62,6 +62,10 @@ class Setup:
     progress: bool = False
     options: Mapping[str, str] = field(default_factory=dict)
     """What only one experiment knows, such as ``source`` of the transfer."""
+    judge_encoder: str | None = None
+    """Compares captions with pictures in aCLIP-S and the like; None takes ``encoder``."""
+    judge_method: str = "procrustes"
+    """The map behind aCLIP-S and RefaCLIP-S."""
 
     def option(self, name: str, default: str) -> str:
         """Return an option of this experiment."""
@@ -133,9 +137,9 @@ def options_of(name: str) -> frozenset[str]:
 def _experiment(name: str) -> tuple[Callable[[Setup], Outcome], Sequence[str]]:
     """Return what runs an experiment, and the names of its options."""
     if name.startswith("search-"):
-        from recap.experiments.searches import SEARCHES
+        from recap.experiments.searches import SEARCHES, run_search
 
-        return SEARCHES[name]
+        return partial(run_search, name), SEARCHES[name].options
     module = import_module(f"recap.experiments.{name.replace('-', '_')}")
     return module.run, module.OPTIONS
 

@@ -19,9 +19,8 @@ from recap.datasets.captions import by_stem, read_candidates, stem
 from recap.datasets.vizwiz import write_vizwiz_submission
 from recap.errors import InputError
 from recap.experiments.base import Outcome, Setup
-from recap.experiments.captions import points, recap_captions, score_systems, unimodal_captions
+from recap.experiments.captions import judged_note, points, recap_captions, score_systems, unimodal_captions
 from recap.experiments.choices import (
-    JUDGE,
     SETTINGS_OPTIONS,
     WRITER,
     Fitted,
@@ -64,9 +63,9 @@ def run(setup: Setup) -> Outcome:
     ours = dict(tqdm(made, disable=None if setup.progress else True, unit="row"))
     systems = {**ours, **others}
     metrics = parse_metrics(setup.option("metrics", ",".join(SHOWN)))
-    reports = score_systems(bench.encoder, train.fit(JUDGE), test, systems, metrics)
+    reports = score_systems(bench, test, systems, metrics)
     title = test.titled(bench.encoder.name, model_name(model))
-    notes = (settings_note(settings, model), *left_out(bench.encoder))
+    notes = (judged_note(bench), settings_note(settings, model, map="of the row"), *left_out(bench.encoder))
     table = caption_table(title, reports, setup.on, notes)
     return Outcome({"captioning": table}, files=_submissions(setup, test, ours), times=fitting_times(fitted))
 
@@ -96,9 +95,8 @@ def caption_table(title: str, reports: dict[str, Report], on: str, notes: Sequen
         for section in sections
     ]
     reasons = tuple(f"{', '.join(missing)}: {reason}." for reason, missing in first.reasons().items())
-    judged = f"In hundredths, MID apart. aCLIP-S and RefaCLIP-S are judged by the {JUDGE} map in every row."
     columns = tuple(Column(names[place]) for place in kept)
-    return Table("Captioning", columns, tuple(cut), (judged, *reasons, *notes), first="system")
+    return Table("Captioning", columns, tuple(cut), ("In hundredths, MID apart.", *reasons, *notes), first="system")
 
 
 def read_results(option: str, test: Split) -> dict[str, list[str]]:

@@ -14,7 +14,7 @@ from recap.captioner import ReCap
 from recap.datastore import CaptionStore, Datastore, ImageTable
 from recap.encoders import Encoder
 from recap.errors import InputError
-from recap.experiments.data import Split
+from recap.experiments.data import Bench, Split
 from recap.experiments.table import Cell
 from recap.language import LanguageModel
 from recap.metrics.evaluate import evaluate
@@ -99,18 +99,18 @@ NO_POINTS = ("MID", "CLIPScore (100 cos)")
 
 
 def score_systems(
-    encoder: Encoder,
-    alignment: LinearAlignment,
-    test: Split,
-    systems: Mapping[str, Sequence[str]],
-    metrics: Sequence[str],
+    bench: Bench, test: Split, systems: Mapping[str, Sequence[str]], metrics: Sequence[str]
 ) -> dict[str, Report]:
-    """Return a report for each system, whose captions are in the order of the split; one map judges all of them.
+    """Return a report for each system, whose captions are in the order of the split; one judge for all of them.
 
-    Where the split has no captions of people, the metrics that need none are left.
+    That is the setup's encoder and map for judging, fitted to the training pairs. Where the split has no captions of
+    people, the metrics that need none are left.
     """
     references = test.captions if test.is_told else None
-    known = replace(encoder, image=_Known(encoder, test))
+    judging = bench.judge
+    seen = test if judging is bench else judging.load(test.name, test.part)
+    known = replace(judging.encoder, image=_Known(judging.encoder, seen))
+    alignment = judging.load(test.name, "train").fit(bench.setup.judge_method)
     judge = partial(evaluate, encoder=known, alignment=alignment)
     parsed = [name for name in metrics if name in PARSED]
     others = [name for name in metrics if name not in PARSED]
@@ -128,6 +128,14 @@ def score_systems(
         rows = (*report.rows, *(mean_result(row.name, row.per_image[own]) for row in together.rows))
         reports[name] = replace(report, rows=rows, unavailable=(*report.unavailable, *together.unavailable))
     return reports
+
+
+def judged_note(bench: Bench) -> str:
+    """Return who judges, for a table."""
+    return (
+        f"aCLIP-S and RefaCLIP-S are judged by the {bench.setup.judge_method} map of {bench.judge.encoder.name}, "
+        "fitted to the training pairs, in every row."
+    )
 
 
 def score_cells(reports: Mapping[str, Report], names: Sequence[str]) -> dict[str, tuple[Cell, ...]]:

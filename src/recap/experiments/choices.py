@@ -16,8 +16,6 @@ from recap.settings import Settings
 
 WRITER = "writer"
 """Writes the captions unless ``--lm`` says otherwise: the model that packs have."""
-JUDGE = "ols"
-"""The map behind aCLIP-S and RefaCLIP-S in every row, so that no map judges itself."""
 
 DRAWING_OPTIONS = ("k", "temperature", "samples", "selection")
 SETTINGS_OPTIONS = ("settings", *DRAWING_OPTIONS)
@@ -49,21 +47,29 @@ def paper_best(setup: Setup) -> tuple[int, float, int]:
     return PAPER_BEST[like(setup)]
 
 
-def caption_settings(setup: Setup, model: LanguageModel | None) -> Settings:
-    """Return how captions are made: as a pack does, or as in the paper.
+def settings_kind(setup: Setup, model: LanguageModel | None) -> str:
+    """Return whose settings captions are made with: ``pack`` or ``paper``.
 
-    ``--option settings=pack`` or ``paper`` says which: by default a pack's for the writer, whose they are, and the
-    paper's for any other model. ``k``, ``temperature``, ``samples`` and ``selection`` change single ones.
+    ``--option settings=`` says so; by default a pack's for the writer, whose they are, and the paper's for any other.
     """
     own = model is None or model.name == WRITER
     kind = setup.option("settings", "pack" if own else "paper")
     if kind not in ("pack", "paper"):
         raise InputError(f"settings={kind}: expected pack or paper")
-    chosen = Settings().but(seed=setup.seed)
+    return kind
+
+
+def caption_settings(setup: Setup, model: LanguageModel | None) -> Settings:
+    """Return how captions are made, as ``settings_kind`` says.
+
+    The paper's are OLS, the aligned cosine, and the temperature, samples and k that did best on the data set. ``k``,
+    ``temperature``, ``samples`` and ``selection`` change single ones.
+    """
+    kind, chosen = settings_kind(setup, model), Settings().but(seed=setup.seed)
     if kind == "paper":
         k, temperature, samples = paper_best(setup)
         written = {} if model is None else {"candidates": "lm"}
-        chosen = chosen.but(k=k, selection="cosine", temperature=temperature, samples=samples, **written)
+        chosen = chosen.but(method="ols", k=k, selection="cosine", temperature=temperature, samples=samples, **written)
     k = setup.number("k", chosen.k)
     return chosen.but(
         k=k,
@@ -75,16 +81,16 @@ def caption_settings(setup: Setup, model: LanguageModel | None) -> Settings:
     )
 
 
-def settings_note(settings: Settings, model: LanguageModel | None) -> str:
-    """Return how captions were made, for a table."""
-    if model is None:
-        return f"Captions are chosen from the {settings.pool} nearest."
-    drawn, rule = settings.decoding, settings.selection or "the rule that suits the model"
-    among = {"lm": "", "both": f", among the {settings.pool} nearest, too", "retrieved": ", among the nearest only"}
-    return (
-        f"The language model reads the {settings.k} nearest captions and writes {drawn.samples} at temperature "
-        f"{drawn.temperature:g}; chosen by {rule}{among[settings.candidates]}."
-    )
+def settings_note(settings: Settings, model: LanguageModel | None, **stated: str) -> str:
+    """Return how captions were made, for a table; ``stated`` says it of settings that differ between its rows."""
+    rule = settings.selection or getattr(model, "selection", "consensus")
+    facts: dict[str, object] = {"map": settings.method, "selection rule": rule}
+    if model is not None:
+        drawn = settings.decoding
+        facts |= {"temperature": f"{drawn.temperature:g}", "samples": drawn.samples, "k": settings.k}
+    if model is None or settings.candidates != "lm":
+        facts["candidates among"] = f"the {settings.pool} nearest captions" + (", too" if model else "")
+    return f"Captions: {', '.join(f'{name} {value}' for name, value in (facts | stated).items())}."
 
 
 METHODS = {
@@ -138,7 +144,7 @@ def left_out(encoder: Encoder) -> tuple[str, ...]:
 
 
 def _beta(label: str, train: Split, encoder: Encoder, seed: int) -> float:
-    """Return beta: searched for beta-PR, that of Ouali et al. for LFA's start, none where no space is shared."""
-    if not encoder.shares_space:
+    """Return beta: searched for beta-PR and for LFA, which starts from it; none where no space is shared."""
+    if not encoder.shares_space or label not in ("beta-PR", "LFA"):
         return 0.0
-    return search_beta(train.images, train.texts, train.owners, seed=seed) if label == "beta-PR" else 0.85
+    return search_beta(train.images, train.texts, train.owners, seed=seed)

@@ -15,13 +15,14 @@ from textwrap import fill
 from typing import TYPE_CHECKING
 
 from recap.captioner import ReCap
-from recap.errors import check_name
+from recap.errors import InputError, check_name
 from recap.experiments.base import Outcome, Setup, new_figure
-from recap.experiments.captions import points, score_systems
-from recap.experiments.data import TITLES, Split, pixels
+from recap.experiments.captions import judged_note, points, score_systems
+from recap.experiments.choices import settings_note
+from recap.experiments.data import TITLES, Bench, Split, pixels
 from recap.experiments.search import SEARCH_OPTIONS, Search
 from recap.experiments.table import Cell, Column, Row, Section, Table
-from recap.fitting.augmentation import JUDGE, KS, METRICS, ROUNDS, Augmented, Round, augment, reading
+from recap.fitting.augmentation import KS, METRICS, ROUNDS, Augmented, Judge, Round, augment, reading
 from recap.fitting.fit import Validation
 from recap.metrics.report import Report
 
@@ -44,10 +45,9 @@ SCORES = tuple(Column(METRICS[name]) for name in REPORTED)
 EXAMPLES = 6
 """So many pictures are shown with both captions."""
 
-NOTES = (
+NOTE = (
     "Added, in the store, in the prompt: synthetic captions. A caption is added if it is the best for its picture and "
-    "its score is above the mean of the round before.",
-    f"aCLIP-S and RefaCLIP-S are judged by the {JUDGE} map.",
+    "its score is above the mean of the round before."
 )
 PAPER = (
     "The paper, on MS-COCO with RN50x64 and FLAN-T5-Large, filtered by RefaCLIP-S: aCLIP-S and RefaCLIP-S rise in "
@@ -60,27 +60,30 @@ def run(setup: Setup) -> Outcome:
     """Augment the datastore of train by each metric, measured on dev; test what comes out."""
     new_figure(1, 1)  # says at once what is not installed
     search = Search(setup)
-    bench, train, dev, test = search.bench, search.train, search.pictures, search.of("test")
+    bench, train, dev, test = search.bench, search.train, search.pictures, search.load("test")
     plain = search.plain(train.store(bench.encoder))
-    loops = {metric: _augmented(setup, plain, train, dev, metric) for metric in _filters(setup)}
+    loops = {metric: _augmented(bench, plain, train, dev, metric) for metric in _filters(setup)}
     captions = {f"{name} {r.number}": r.captions for name, loop in loops.items() for r in loop.rounds}
-    judge = train.fit(JUDGE)
     wanted = setup.listed("metrics", ",".join(REPORTED))
-    reports = score_systems(bench.encoder, judge, dev, captions, wanted)
-    tested = score_systems(bench.encoder, judge, test, _test_captions(plain, loops, test), wanted)
+    reports = score_systems(bench, dev, captions, wanted)
+    tested = score_systems(bench, test, _test_captions(plain, loops, test), wanted)
     writer = plain.language_model.name if plain.language_model else "none"
     what = f"{bench.encoder.name}, {writer}, {len(train.ids):,} training pictures"
     title = f"{TITLES[setup.on]} dev, {len(dev.ids):,} pictures, {what}"
+    made = (settings_note(plain.settings, plain.language_model, k="of the row"), judged_note(bench))
+    tested_on = f"{TITLES[setup.on]} test, {len(test.ids):,} pictures, {what}"
     tables = {
-        "dal": development(title, loops, reports),
-        "dal-test": comparison(f"{TITLES[setup.on]} test, {len(test.ids):,} pictures, {what}", loops, tested),
+        "dal": development(title, loops, reports, (NOTE, *made, PAPER)),
+        "dal-test": comparison(tested_on, loops, tested, made),
     }
     figures = {"dal-metrics": draw_metrics(title, loops, reports), "dal-prompt": draw_prompts(title, loops)}
     shown = draw_examples(dev, next(iter(loops.values())).rounds)
     return Outcome(tables, figures | ({"dal-examples": shown} if shown else {}))
 
 
-def development(title: str, loops: Mapping[str, Augmented], reports: Mapping[str, Report]) -> Table:
+def development(
+    title: str, loops: Mapping[str, Augmented], reports: Mapping[str, Report], notes: tuple[str, ...]
+) -> Table:
     """Return the metrics of every round, a section for each metric that filtered."""
     sections = [
         Section(
@@ -89,10 +92,12 @@ def development(title: str, loops: Mapping[str, Augmented], reports: Mapping[str
         )
         for metric, loop in loops.items()
     ]
-    return Table(f"DAL: {title}", (*COUNTS, *SCORES), tuple(sections), (*NOTES, PAPER), first="round")
+    return Table(f"DAL: {title}", (*COUNTS, *SCORES), tuple(sections), notes, first="round")
 
 
-def comparison(title: str, loops: Mapping[str, Augmented], reports: Mapping[str, Report]) -> Table:
+def comparison(
+    title: str, loops: Mapping[str, Augmented], reports: Mapping[str, Report], notes: tuple[str, ...]
+) -> Table:
     """Return what the packs before and after the loop reach on pictures that chose nothing."""
     sections = []
     for metric, loop in loops.items():
@@ -101,7 +106,7 @@ def comparison(title: str, loops: Mapping[str, Augmented], reports: Mapping[str,
             for label, r in (("ReCap", loop.rounds[0]), ("ReCap+DAL", loop.rounds[-1]))
         ]
         sections.append(Section(f"filtered by {METRICS[metric]}", tuple(rows)))
-    return Table(f"DAL: {title}", (COUNTS[0], *SCORES), tuple(sections), NOTES[1:])
+    return Table(f"DAL: {title}", (COUNTS[0], *SCORES), tuple(sections), notes)
 
 
 def draw_metrics(title: str, loops: Mapping[str, Augmented], reports: Mapping[str, Report]) -> Figure:
@@ -180,7 +185,19 @@ def _filters(setup: Setup) -> list[str]:
     return names
 
 
-def _augmented(setup: Setup, plain: ReCap, train: Split, dev: Split, metric: str) -> Augmented:
+def _judge(bench: Bench, train: Split, dev: Split) -> Judge:
+    """Return who judges here; another encoder than the captioner's knows the same pictures."""
+    if bench.judge is bench:
+        return Judge(train.fit(bench.setup.judge_method))
+    theirs, ours = (bench.judge.load(split.name, split.part) for split in (train, dev))
+    if theirs.ids != train.ids or ours.ids[: len(dev.ids)] != dev.ids:
+        raise InputError(f"{bench.judge.encoder.name} does not know the same pictures as {bench.encoder.name}")
+    vectors = theirs.images, ours.first(len(dev.ids)).images
+    return Judge(theirs.fit(bench.setup.judge_method), bench.judge.encoder, *vectors)
+
+
+def _augmented(bench: Bench, plain: ReCap, train: Split, dev: Split, metric: str) -> Augmented:
+    setup = bench.setup
     state, packs = setup.option("state", ""), setup.option("packs", "")
     found = augment(
         plain,
@@ -189,6 +206,7 @@ def _augmented(setup: Setup, plain: ReCap, train: Split, dev: Split, metric: str
         metric=metric,
         rounds=setup.number("rounds", ROUNDS),
         ks=setup.numbers("ks", KS),
+        judge=_judge(bench, train, dev),
         state=Path(state) / metric if state else None,
         progress=setup.progress,
     )

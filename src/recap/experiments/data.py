@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from recap.alignment import LinearAlignment
+from recap.alignment import GRADIENT_METHODS, LinearAlignment
 from recap.alignment.rows import Indices
 from recap.assets import cache_dir
 from recap.datasets import read_flickr8k
@@ -76,6 +76,8 @@ class Split:
     """Where the pictures lie; some may be known by their vectors alone."""
     part: str = ""
     """Which split it is: train, dev or test."""
+    frames: Vectors | None = None
+    """Of videos, whose ``images`` are means: for each frame of a video, a row for each video."""
 
     @property
     def title(self) -> str:
@@ -107,11 +109,23 @@ class Split:
             images=self.images[:count],
             texts=self.texts[self.owners < count],
             pictures=self.pictures[:count],
+            frames=None if self.frames is None else self.frames[:, :count],
         )
 
     def fit(self, method: str, *, beta: float = 0.85, seed: int = 0) -> LinearAlignment:
-        """Return the map of one method, fitted to these pairs."""
-        return LinearAlignment(method, beta=beta, seed=seed).fit(self.images, self.texts, self.owners)
+        """Return the map of one method, fitted to these pairs; every frame of a video is paired with all its captions.
+
+        ``identity`` is the encoder as it is: nothing is subtracted, so that it gives the plain cosine.
+        """
+        alignment = LinearAlignment(method, beta=beta, seed=seed, center=method != "identity")
+        if self.frames is None:
+            return alignment.fit(self.images, self.texts, self.owners)
+        if method in GRADIENT_METHODS:
+            owners = np.concatenate([self.owners + frame * len(self.ids) for frame in range(len(self.frames))])
+            return alignment.fit(np.concatenate(self.frames), np.tile(self.texts, (len(self.frames), 1)), owners)
+        for images in self.frames:
+            alignment.partial_fit(images, self.texts, self.owners)
+        return alignment
 
     def store(self, encoder: Encoder) -> Datastore:
         """Return the captions as a datastore."""
@@ -129,6 +143,12 @@ class Bench:
         self.setup = setup
         self.encoder = load_encoder(setup.encoder, cache=cache_dir() / "vectors.sqlite")
         self._known: dict[tuple[str, str], Split] = {}
+
+    @cached_property
+    def judge(self) -> Bench:
+        """What captions are compared with pictures by: this, or the same data with the judge's encoder."""
+        other = self.setup.judge_encoder
+        return self if other in (None, self.setup.encoder) else Bench(replace(self.setup, encoder=other))
 
     def load(self, name: str, split: str) -> Split:
         """Return a split of a data set by name, encoded."""
@@ -167,28 +187,35 @@ class Bench:
             images = self.encoder.encode_images([pair.image for pair in pairs], progress=self.setup.progress)
         else:
             images = known.take([pair.id for pair in pairs])
+        frames = None
         if name in FRAMES:
-            pairs, images = joined_frames(pairs, images)
+            pairs, images, frames = join_frames(pairs, images, FRAMES[name])
         captions = tuple(pair.captions for pair in pairs)
         flat = [caption for texts in captions for caption in texts]
         texts = self.encoder.encode_texts(flat, progress=self.setup.progress)
         ids, pictures = tuple(pair.id for pair in pairs), tuple(pair.image for pair in pairs)
-        return Split(name, ids, captions, images, texts, pictures, split)
+        return Split(name, ids, captions, images, texts, pictures, split, frames)
 
     def _some(self, name: str, pairs: list[Pair]) -> list[Pair]:
         limit = self.setup.limit
         return pairs if limit is None else pairs[: limit * FRAMES.get(name, 1)]
 
 
-def joined_frames(pairs: Sequence[Pair], images: Vectors) -> tuple[list[Pair], Vectors]:
-    """Return one pair for each video, whose frames follow one another, with the mean of their vectors at unit length.
+def join_frames(pairs: Sequence[Pair], images: Vectors, count: int) -> tuple[list[Pair], Vectors, Vectors]:
+    """Return one pair for each video with so many frames, the mean of their vectors at unit length, and the frames.
 
-    For Procrustes the sum over frames is the same, and a caption is in the datastore once.
+    Frames of a video follow one another. A video is captioned by the mean; a caption is in the datastore once.
     """
-    videos = [pair.id.partition("#")[0] for pair in pairs]
-    first = [row for row, video in enumerate(videos) if row == 0 or video != videos[row - 1]]
-    means = unit_rows(np.add.reduceat(images, first, axis=0))
-    return [Pair(pairs[row].image, pairs[row].captions, videos[row]) for row in first], means
+    rows: dict[str, list[int]] = {}
+    for row, pair in enumerate(pairs):
+        rows.setdefault(pair.id.partition("#")[0], []).append(row)
+    whole = {video: frames for video, frames in rows.items() if len(frames) == count}
+    if not whole:
+        raise InputError(f"no video has all of its {count} frames")
+    frames: Vectors = images[np.array(list(whole.values())).T]
+    means = unit_rows(frames.sum(axis=0))
+    first = [pairs[some[0]] for some in whole.values()]
+    return [Pair(pair.image, pair.captions, video) for video, pair in zip(whole, first, strict=True)], means, frames
 
 
 SIDE = 224

@@ -35,14 +35,13 @@ from recap.datastore import CaptionStore
 from recap.errors import InputError, MissingExtraError
 from recap.experiments.base import Outcome, Setup
 from recap.experiments.captions import points
-from recap.experiments.choices import model_name, settings_note
+from recap.experiments.choices import caption_settings, model_name, settings_note
 from recap.experiments.data import TITLES, Bench, Split
 from recap.experiments.paper import paper_section
 from recap.experiments.table import Cell, Column, Row, Section, Table
 from recap.files import write_json
 from recap.language import load_language_model
 from recap.metrics.cider import cider_d
-from recap.settings import Settings
 
 if TYPE_CHECKING:
     from recap.experiments.baselines.systems import System
@@ -118,12 +117,14 @@ def clock_of(setup: Setup) -> Clock:
 
 def measured_recap(bench: Bench, train: Split, dev: Split, test: Split, clock: Clock) -> tuple[ReCap, Measured]:
     """Fit ReCap from vectors: the map, the datastore, and the index in it."""
-    setup, settings = bench.setup, Settings()
+    setup = bench.setup
     model = load_language_model(setup.language_model or "none")
+    settings = caption_settings(setup, model)
     started = clock()
     alignment: LinearAlignment = train.fit(settings.method)
     store: CaptionStore = train.store(bench.encoder)
-    recap = ReCap(bench.encoder, alignment.statistics_, store, language_model=model, alignment=alignment)
+    parts = (bench.encoder, alignment.statistics_, store)
+    recap = ReCap(*parts, language_model=model, settings=settings, alignment=alignment)
     seconds = clock() - started
     _say(setup, f"ReCap: fitted in {seconds:.2f} s")
     images = test.images[: setup.number("pictures", 100)]
@@ -231,10 +232,9 @@ def _notes(setup: Setup, recap: ReCap) -> tuple[str, ...]:
     model = recap.language_model
     looks = "" if not setup.option("smallcap", "") else " A published SmallCap looks at the patches of pictures."
     none = " It has no language model here unless --lm names one." if model is None else ""
-    ours = settings_note(recap.settings, model)
     return (
         f"Pictures and captions come as the same vectors to every system.{looks}",
-        f"ClipCap and SmallCap write greedily. ReCap: {ours[:1].lower()}{ours[1:]}{none}",
+        f"ClipCap and SmallCap write greedily. ReCap's {settings_note(recap.settings, model)[:-1].lower()}.{none}",
     )
 
 

@@ -1,6 +1,6 @@
 """Which metrics say the same: Pearson correlation over test pictures of every metric. A heat map and its numbers.
 
-``--option method=ols`` takes another map than Procrustes, ``--option pictures=1000`` fewer test pictures.
+``--option method=ols`` takes another map, ``--option pictures=1000`` fewer test pictures.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import numpy as np
 
 from recap.experiments.base import Outcome, Setup
 from recap.experiments.captioning import chosen_pictures
-from recap.experiments.captions import recap_captions, score_systems
-from recap.experiments.choices import JUDGE, SETTINGS_OPTIONS, WRITER, caption_settings, model_name
+from recap.experiments.captions import judged_note, recap_captions, score_systems
+from recap.experiments.choices import SETTINGS_OPTIONS, WRITER, caption_settings, model_name, settings_note
 from recap.experiments.data import Bench
 from recap.experiments.table import Cell, Column, Row, Section, Table
 from recap.language import load_language_model
@@ -27,25 +27,22 @@ def run(setup: Setup) -> Outcome:
     """Caption test as ReCap does, score with every metric, and correlate."""
     bench = Bench(setup)
     train, test = bench.load(setup.on, "train"), chosen_pictures(setup, bench.measured(setup.on))
-    model, method = load_language_model(setup.language_model or WRITER), setup.option("method", "procrustes")
-    captions = recap_captions(
-        bench.encoder,
-        train.fit(method, seed=setup.seed),
-        train.store(bench.encoder),
-        test.images,
-        language_model=model,
-        settings=caption_settings(setup, model),
-    )
+    model = load_language_model(setup.language_model or WRITER)
+    settings = caption_settings(setup, model)
+    settings = settings.but(method=setup.option("method", settings.method))
+    parts = (bench.encoder, train.fit(settings.method, seed=setup.seed), train.store(bench.encoder), test.images)
+    captions = recap_captions(*parts, language_model=model, settings=settings)
     wanted = parse_metrics(setup.option("metrics", ",".join(name for name in METRICS.names() if name not in LEFT_OUT)))
-    report = score_systems(bench.encoder, train.fit(JUDGE), test, {"ReCap": captions}, wanted)["ReCap"]
+    report = score_systems(bench, test, {"ReCap": captions}, wanted)["ReCap"]
     names, matrix = pearson(report)
-    title = test.titled(bench.encoder.name, method, model_name(model))
+    title = test.titled(bench.encoder.name, settings.method, model_name(model))
     rows = tuple(
         Row(name, tuple(Cell(float(value)) if np.isfinite(value) else Cell() for value in values))
         for name, values in zip(names, matrix, strict=True)
     )
     columns = tuple(Column(name, 2, "neither") for name in names)
-    notes = tuple(f"{', '.join(missing)}: {reason}." for reason, missing in report.reasons().items())
+    reasons = (f"{', '.join(missing)}: {reason}." for reason, missing in report.reasons().items())
+    notes = (settings_note(settings, model), judged_note(bench), *reasons)
     table = Table("Correlation of metrics", columns, (Section(title, rows),), notes, first="metric")
     figure = heatmap(names, matrix)
     figure.suptitle(title, fontsize=9)

@@ -273,6 +273,7 @@ PAPER = (
     Shown("table: sources of captions", "search-sources", ("coco", "flickr30k"), tables=("sources",)),
     Shown("table: encoders", "search-encoder", ("coco",), tables=("encoders",)),
     Shown("tables: number of retrieved captions", "search-k", _SEARCHED, tables=_each("k")),
+    Shown("tables: levels of language", "search-level", ("coco", "flickr30k"), tables=("k-coco", "k-flickr30k")),
     Shown("table: language models", "search-lm", ("coco",), tables=("language-models",)),
     Shown("tables: temperature and number of samples", "search-temperature", _SEARCHED, tables=_each("temperature")),
     Shown("table: ways to decode", "search-decoding", ("coco",), tables=("decoding",)),

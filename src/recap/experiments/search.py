@@ -5,9 +5,10 @@ searched for with greedy decoding. What is retrieved, embedded or written once i
 differ in one thing share the rest.
 
 Options of all searches: ``pictures=500`` tries with the first so many pictures, ``method=ols`` takes another map,
-``ks=4,8,13`` are the values of k, ``metrics=cider-d,aclip-s`` computes only some of the columns. Searches over other
-things than k draw sentences: ``k=13`` spares them the search for k, ``temperature=0.5`` and ``samples=10`` say how,
-``selection=cosine`` chooses among them as the paper does and not as suits the model.
+``ks=4,8,13`` are the values of k, ``metrics=cider-d,aclip-s`` computes only some of the columns, ``settings=paper`` or
+``pack`` says whose map, rule, temperature, samples and k are taken (see ``recap.experiments.choices``). Searches over
+other things than k draw sentences: ``k=13`` spares them the search for k, ``temperature=0.5`` and ``samples=10`` say
+how, ``selection=cosine`` how one of them is selected.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from recap.captioner import ReCap
 from recap.datastore import CaptionStore
 from recap.experiments.base import Setup, new_figure
 from recap.experiments.captions import score_cells, score_systems
-from recap.experiments.choices import ALIKE, JUDGE, WRITER, model_name, paper_best
+from recap.experiments.choices import ALIKE, WRITER, caption_settings, model_name, paper_best, settings_kind
 from recap.experiments.data import Bench, Split
 from recap.experiments.paper import paper_section, paper_table
 from recap.experiments.table import Column, Row, Section
@@ -35,7 +36,7 @@ from recap.types import Caption, Draft, Prompt
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SEARCH_OPTIONS = ("pictures", "method", "ks", "metrics")
+SEARCH_OPTIONS = ("pictures", "method", "ks", "metrics", "settings")
 """Those that all searches have."""
 
 METRICS = {
@@ -54,15 +55,10 @@ COLUMNS = tuple(Column(name) for name in METRICS)
 DRAWN = ("CIDEr-D", "RefaCLIP-S")
 
 KS = (1, 4, 8, 13, 18, 30, 60, 100)
-"""The values of k that are tried where the paper tried none."""
+"""Values of k where the paper tried none."""
 FLAN = "RN50x64, FLAN-T5-Large"
 
 _known_ks: dict[tuple[object, ...], int] = {}
-
-
-def judged_notes() -> tuple[str, ...]:
-    """Return what every table says."""
-    return (f"aCLIP-S and RefaCLIP-S are judged by the {JUDGE} map in every row.",)
 
 
 @dataclass
@@ -71,7 +67,7 @@ class Search:
 
     setup: Setup
     split: str = "dev"
-    model_name: str = WRITER
+    default_model: str = WRITER
     """Taken unless the setup names another."""
 
     @cached_property
@@ -87,17 +83,25 @@ class Search:
     @cached_property
     def pictures(self) -> Split:
         """What the settings are tried on."""
-        return self.of(self.split)
+        return self.load(self.split)
 
-    def of(self, split: str) -> Split:
+    def load(self, split: str) -> Split:
         """Return a split, as far as the option ``pictures`` wants it."""
-        whole, many = self.bench.load(self.setup.on, split), self.setup.number("pictures", 0, least=0)
-        return whole.first(many) if many else whole
+        whole, count = self.bench.load(self.setup.on, split), self.setup.number("pictures", 0, least=0)
+        return whole.first(count) if count else whole
 
     @cached_property
     def model(self) -> LanguageModel | None:
         """The language model."""
-        return load_language_model(self.setup.language_model or self.model_name)
+        return load_language_model(self.setup.language_model or self.default_model)
+
+    @cached_property
+    def settings(self) -> Settings:
+        """How captions are made: by the language model alone where there is one."""
+        chosen = caption_settings(self.setup, self.model)
+        return chosen.but(
+            candidates="lm" if self.model else "retrieved", method=self.setup.option("method", chosen.method)
+        )
 
     @cached_property
     def captioner(self) -> ReCap:
@@ -110,39 +114,32 @@ class Search:
 
     def plain(self, store: CaptionStore) -> ReCap:
         """Return a captioner that does everything anew."""
-        rule = self.setup.option("selection", "") or None
-        defaults = Settings(candidates="lm" if self.model else "retrieved", selection=rule)
-        decoding = {
-            "seed": self.setup.seed,
-            "temperature": self.setup.real("temperature", defaults.decoding.temperature),
-            "samples": self.setup.number("samples", defaults.decoding.samples),
-        }
-        alignment = self.train.fit(self.setup.option("method", defaults.method), seed=self.setup.seed)
+        alignment = self.train.fit(self.settings.method, seed=self.setup.seed)
         return ReCap(
             self.bench.encoder,
             alignment.statistics_,
             store,
             language_model=self.model,
-            settings=defaults.but(**decoding),
+            settings=self.settings,
             alignment=alignment,
         )
 
     @cached_property
     def k(self) -> int:
-        """The value of the option, or what does best on dev with greedy decoding; searched for once in a process."""
-        if "k" in self.setup.options:
-            return self.setup.number("k", 0)
+        """That of the option or the paper, or what does best on dev with greedy decoding, searched for once."""
         setup, model = self.setup, self.model.name if self.model else ""
+        if "k" in setup.options or settings_kind(setup, self.model) == "paper":
+            return self.settings.k
         options = sorted((name, value) for name, value in setup.options.items() if name in SEARCH_OPTIONS)
         key = (setup.data, setup.on, setup.encoder, model, setup.limit, setup.seed, *options)
         if key not in _known_ks:
-            _known_ks[key] = best_k(self.of("dev"), self.tried_ks)
+            _known_ks[key] = best_k(self.load("dev"), self.tried_ks)
         return _known_ks[key]
 
     @cached_property
     def tried_ks(self) -> dict[int, list[str]]:
         """The captions of dev for each k to try, and for the paper's, written greedily."""
-        dev = self.of("dev").images
+        dev = self.load("dev").images
         values = sorted({*ks(self.setup), paper_best(self.setup)[0]})
         captioners = {k: reading(self.captioner, k, temperature=0.0) for k in values}
         return {k: [caption.text for caption in one.caption_vectors(dev)] for k, one in captioners.items()}
@@ -155,22 +152,18 @@ class Search:
         """Return the captions with their evidence."""
         return reading(captioner or self.captioner, k, **settings).caption_vectors(self.pictures.images)
 
-    def rows(self, systems: Mapping[str, Sequence[str]]) -> tuple[Row, ...]:
+    def rows(self, systems: Mapping[str, Sequence[str]]) -> dict[str, Row]:
         """Return one row of all metrics for each list of captions."""
-        judge = self.train.fit(JUDGE)
         wanted = self.setup.listed("metrics", ",".join(METRICS.values()))
-        reports = score_systems(self.bench.encoder, judge, self.pictures, systems, wanted)
-        cells = score_cells(reports, [REPORTED.get(name, name) for name in METRICS])
-        return tuple(Row(label, values) for label, values in cells.items())
+        cells = score_cells(
+            score_systems(self.bench, self.pictures, systems, wanted), [REPORTED.get(name, name) for name in METRICS]
+        )
+        return {label: Row(label, values) for label, values in cells.items()}
 
     @property
     def title(self) -> str:
         """What the captions are of, and who wrote them."""
-        return self.titled(self.bench.encoder.name, model_name(self.model))
-
-    def titled(self, *parts: str) -> str:
-        """Return what the captions are of, and what else they have in common."""
-        return self.pictures.titled(*parts)
+        return self.pictures.titled(self.bench.encoder.name, model_name(self.model))
 
 
 def ks(setup: Setup) -> tuple[int, ...]:
@@ -191,11 +184,6 @@ def value(row: Row, name: str) -> float:
     """Return a metric of a row, in points; NaN where there is none."""
     cell = row.cells[list(METRICS).index(name)].value
     return float(cell) if isinstance(cell, float | int) else float("nan")
-
-
-def best_row(rows: Sequence[Row]) -> Row:
-    """Return the row with the highest CIDEr-D, the first of several."""
-    return max(rows, key=lambda row: value(row, "CIDEr-D"))
 
 
 def beside(table: str, section: str, setting: str = FLAN, columns: Sequence[Column] = COLUMNS) -> Section:
@@ -229,7 +217,9 @@ def draw_lines(title: str, xlabel: str, lines: Mapping[str, Mapping[float, Row]]
     places = {x: place for place, x in enumerate(sorted({x for line in lines.values() for x in line}))}
     for axes, name in zip(figure.subplots(1, len(DRAWN)), DRAWN, strict=True):
         for label, line in lines.items():
-            _mark(axes, [places[x] for x in line], list(line.values()), name, label=label, marker="o")
+            known, values, errors = _known(name, list(line.values()))
+            xs = [places[x] for x in line]
+            axes.errorbar([xs[i] for i in known], values, yerr=errors, capsize=3, label=label, marker="o")
         axes.set_title(name)
         axes.set_xticks(list(places.values()), [f"{x:g}" for x in places])
         axes.set_xlabel(xlabel)
@@ -243,24 +233,16 @@ def draw_rows(title: str, rows: Sequence[Row]) -> Figure:
     figure = new_figure(9, 1.4 + 0.4 * len(rows))
     figure.suptitle(title)
     for axes, name in zip(figure.subplots(1, len(DRAWN), sharey=True), DRAWN, strict=True):
-        cells = [row.cells[list(METRICS).index(name)] for row in rows]
-        places = [place for place, cell in enumerate(cells) if cell.value is not None]
-        known = [cells[place] for place in places]
-        axes.errorbar(
-            [cell.value for cell in known], places, xerr=[cell.error or 0 for cell in known], fmt="o", capsize=3
-        )
+        known, values, errors = _known(name, rows)
+        axes.errorbar(values, known, xerr=errors, fmt="o", capsize=3)
         axes.set_yticks(range(len(rows)), [row.label for row in rows])
         axes.set_title(name)
     axes.invert_yaxis()
     return figure
 
 
-def _mark(axes: Any, places: Sequence[float], rows: Sequence[Row], name: str, **style: Any) -> None:
-    column = list(METRICS).index(name)
-    known = [
-        (place, row.cells[column])
-        for place, row in zip(places, rows, strict=True)
-        if row.cells[column].value is not None
-    ]
-    values, errors = [cell.value for _, cell in known], [cell.error or 0 for _, cell in known]
-    axes.errorbar([place for place, _ in known], values, yerr=errors, capsize=3, **style)
+def _known(name: str, rows: Sequence[Row]) -> tuple[list[int], list[Any], list[float]]:
+    """Return which rows have a metric, its values and their errors."""
+    cells = [row.cells[list(METRICS).index(name)] for row in rows]
+    known = [place for place, cell in enumerate(cells) if cell.value is not None]
+    return known, [cells[place].value for place in known], [cells[place].error or 0.0 for place in known]

@@ -1,32 +1,33 @@
 """The searches of the paper: how captions change with one choice after the other.
 
 search-k            how many captions to retrieve, with greedy decoding as in the paper; ``--option ks=4,8,13``
-search-temperature  temperature and number of samples of nucleus sampling, with the best k; ``temperatures=0.1,0.3,0.5``
-                    and ``numbers=10,20,30`` name the grid. For each temperature the largest number of sentences is
-                    drawn once; fewer samples are the first of them.
+search-temperature  temperature and number of samples of nucleus sampling; ``temperatures=0.1,0.3,0.5`` and
+                    ``numbers=10,20,30`` name the grid. For each temperature the largest number of sentences is drawn
+                    once; fewer samples are the first of them.
 search-decoding     greedily, from all words, from the likeliest, or from the nucleus
 search-ordering     where in the prompt the nearest caption stands: last, first, or anywhere. The writer inside the
                     package reads captions with their rank, not a prompt, so that their order changes nothing but the
                     draw; SmolLM2 reads prompts, and is what is tried unless ``--lm`` names another. It takes seconds
-                    for a sentence on a CPU, so unless options say otherwise it writes one, greedily, for each of 100
-                    pictures, with the paper's k.
-search-encoder      one encoder after the other, each with its own map and its own best k; ``encoders=`` names them,
-                    between semicolons
+                    for a sentence on a CPU, so unless options say otherwise it then writes one, greedily, for each of
+                    100 pictures.
+search-encoder      one encoder after the other, each with its own map and k; ``encoders=`` names them, between
+                    semicolons
 search-lm           one language model after the other; ``models=none,writer,smollm2``; ``none`` takes a caption
 search-level        single captions, all captions of a picture as one text, or localized narratives, which are read from
                     ``narratives/`` below the data folder (``*_localized_narratives*.jsonl``). The map is that of single
                     captions in all cases. ``ks=13`` names the values of k for single captions; the texts of other
                     levels are long, so that one to six are tried.
-search-sources      captions of other data sets: the map stays, the datastore grows; ``sources=coco,flickr30k``, by
-                    default all that are in the data folder
+search-sources      captions of other data sets: the map stays, the datastore grows; ``sources=flickr30k,vizwiz``, by
+                    default the paper's for MS-COCO, and else all that are in the data folder. ``synthetic=PACK`` adds
+                    the synthetic captions of a pack that the datastore-augmentation loop has made.
 
 See ``recap.experiments.search`` for the other options.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -37,7 +38,8 @@ from recap.datasets.narratives import read_narratives
 from recap.datastore import CaptionStore, Datastore, DatastoreView
 from recap.errors import InputError
 from recap.experiments.base import Outcome, Setup, new_figure
-from recap.experiments.choices import DRAWING_OPTIONS, like, model_name, paper_best
+from recap.experiments.captions import judged_note
+from recap.experiments.choices import DRAWING_OPTIONS, like, paper_best, settings_note
 from recap.experiments.data import READERS, TITLES
 from recap.experiments.paper import paper_table
 from recap.experiments.search import (
@@ -47,91 +49,15 @@ from recap.experiments.search import (
     DrawnOnce,
     Search,
     beside,
-    best_row,
+    best_k,
     draw_lines,
     draw_rows,
-    judged_notes,
     ks,
     value,
 )
 from recap.experiments.table import Cell, Column, Row, Section, Table
 from recap.language.prompt import Order
 from recap.settings import Settings
-
-K_OPTIONS = SEARCH_OPTIONS
-
-
-def search_k(setup: Setup) -> Outcome:
-    """Caption dev greedily with every k; the paper's is tried too."""
-    new_figure(1, 1)  # says at once what is not installed
-    search, theirs = Search(setup), paper_best(setup)[0]
-    tried, best = search.tried_ks, search.k
-    rows = dict(zip(tried, search.rows({str(k): texts for k, texts in tried.items()}), strict=True))
-    gain = value(rows[best], "CIDEr-D") - value(rows[theirs], "CIDEr-D")
-    notes = (
-        f"Best by CIDEr-D: k = {best}, {gain:+.1f} against the paper's k = {theirs} for {like(setup)}.",
-        *judged_notes(),
-    )
-    name = f"k-{like(setup)}"
-    paper = beside(name, next(iter(paper_table(name)["sections"])))
-    sections = (Section(f"{search.title}, greedy", tuple(rows.values())), paper)
-    table = Table("Search for k", COLUMNS, sections, notes, first="k")
-    lines = {"": {float(k): row for k, row in rows.items()}}
-    return Outcome({"search-k": table}, {"search-k": draw_lines(search.title, "k", lines)})
-
-
-TEMPERATURE_OPTIONS = (*SEARCH_OPTIONS, "k", "selection", "temperatures", "numbers")
-
-
-def search_temperature(setup: Setup) -> Outcome:
-    """Caption dev with every temperature and number of samples, with the paper's choice and with a pack's defaults."""
-    new_figure(1, 1)  # says at once what is not installed
-    search = Search(setup)
-    k = search.k
-    temperatures = setup.reals("temperatures", (0.1, 0.3, 0.5, 0.7, 1.0))
-    many = setup.numbers("numbers", (10, 20, 30))
-    grid = {f"{t:g} x {n}": (t, n) for n in many for t in temperatures}
-    systems = {"0 x 1": search.texts(k, temperature=0.0), **_drawn(search, k, grid)}
-    theirs, default = paper_best(setup), Settings()
-    own = (default.k, default.decoding.temperature, default.decoding.samples)
-    labels = [f"{name}: k {given[0]}, {given[1]:g} x {given[2]}" for name, given in (("paper", theirs), ("pack", own))]
-    systems[labels[0]] = search.texts(theirs[0], temperature=theirs[1], samples=theirs[2])
-    packs = search.captioner.configured(
-        candidates=default.candidates, k=own[0], pool=default.pool, temperature=own[1], samples=own[2]
-    )
-    systems[labels[1]] = [caption.text for caption in packs.caption_vectors(search.pictures.images)]
-    rows = {row.label: row for row in search.rows(systems)}
-    tried = [rows[label] for label in grid]
-    table = Table(
-        "Search for temperature and number of samples",
-        COLUMNS,
-        (Section(f"{search.title}, k = {k}", tuple(rows.values())), beside(f"temperature-{like(setup)}", "")),
-        (_gains(best_row(tried), k, rows[labels[0]], rows[labels[1]]), *judged_notes()),
-        first="temperature x samples",
-    )
-    lines = {f"{n} samples": {t: rows[f"{t:g} x {n}"] for t in temperatures} for n in many}
-    return Outcome(
-        {"search-temperature": table}, {"search-temperature": draw_lines(search.title, "temperature", lines)}
-    )
-
-
-def _drawn(search: Search, k: int, grid: dict[str, tuple[float, int]]) -> dict[str, list[str]]:
-    captioner = search.captioner.configured()
-    if captioner.language_model is not None:
-        captioner.language_model = DrawnOnce(captioner.language_model, max(n for _, n in grid.values()))
-    return {label: search.texts(k, captioner, temperature=t, samples=n) for label, (t, n) in grid.items()}
-
-
-def _gains(best: Row, k: int, paper: Row, pack: Row) -> str:
-    score = value(best, "CIDEr-D")
-    ours, theirs = (f"{score - value(row, 'CIDEr-D'):+.1f}" for row in (pack, paper))
-    return (
-        f"Best by CIDEr-D: {best.label} with k = {k}, {theirs} against the paper's values and {ours} against those of "
-        f"a new pack, which retrieves {Settings().pool} captions and takes them for candidates, too."
-    )
-
-
-DECODING_OPTIONS = (*SEARCH_OPTIONS, *DRAWING_OPTIONS)
 
 DECODINGS: dict[str, dict[str, Any]] = {
     "Sampling": {"top_p": 1.0},
@@ -142,121 +68,188 @@ DECODINGS: dict[str, dict[str, Any]] = {
 }
 """The paper's rows; it does not say how many words its top-k holds."""
 
-
-def search_decoding(setup: Setup) -> Outcome:
-    """Caption dev with every decoding."""
-    new_figure(1, 1)  # says at once what is not installed
-    search = Search(setup)
-    rows = search.rows({name: search.texts(search.k, **settings) for name, settings in DECODINGS.items()})
-    drawing = search.captioner.settings.decoding
-    how = f"temperature {drawing.temperature:g}, {drawing.samples} samples, nucleus {drawing.top_p:g}"
-    sections = (
-        Section(f"{search.title}, k = {search.k}, {how}", rows),
-        beside("decoding", "MS-COCO validation", f"{FLAN}, temperature 0.1, 10 samples"),
-    )
-    table = Table("Decoding", COLUMNS, sections, judged_notes(), first="decoding")
-    return Outcome({"search-decoding": table}, {"search-decoding": draw_rows(search.title, rows)})
-
-
-ORDERING_OPTIONS = (*SEARCH_OPTIONS, *DRAWING_OPTIONS)
-
-READER = "smollm2"
-DEFAULTS = {"temperature": "0", "pictures": "100"}
-
-
-def search_ordering(setup: Setup) -> Outcome:
-    """Caption dev with every order."""
-    new_figure(1, 1)  # says at once what is not installed
-    given = {**DEFAULTS, "k": str(paper_best(setup)[0]), **setup.options}
-    search = Search(replace(setup, options=given), model_name=READER)
-    completes = search.model.completes if search.model else False
-    template = search.captioner.settings.template(completes=completes)
-    systems = {order: search.texts(search.k, prompt=replace(template, order=order)) for order in get_args(Order)}
-    rows = search.rows(systems)
-    sections = (Section(f"{search.title}, k = {search.k}", rows), beside("ordering", "MS-COCO validation"))
-    table = Table("Order of captions in the prompt", COLUMNS, sections, judged_notes(), first="order")
-    return Outcome({"search-ordering": table}, {"search-ordering": draw_rows(search.title, rows)})
-
-
-ENCODER_OPTIONS = (*SEARCH_OPTIONS, *DRAWING_OPTIONS, "encoders")
-
 ENCODERS = "builtin;builtin-large"
+MODELS = "none,writer"
+READER = "smollm2"
+"""Language model of search-ordering."""
+QUICK = {"temperature": "0", "pictures": "100"}
+"""Options of search-ordering with that model."""
+LONG_KS = (1, 2, 3, 4, 5, 6)
+"""Values of k for long texts."""
+PAPER_SOURCES = {"coco": "flickr30k,vizwiz,msrvtt"}
+"""The paper's additional sources of captions."""
+SYNTHETIC = "DAL"
+"""Source of synthetic captions."""
+
+SIZES = (Column("k", 0, "neither"), Column("|theta|", better="neither"))
+SHARES = (Column("captions", 0, "neither"), Column("retrieved from others, %", 1, "neither"))
 
 
-def search_encoder(setup: Setup) -> Outcome:
-    """Caption dev with every encoder."""
+@dataclass(frozen=True)
+class Tried:
+    """What a search has tried: the captions of each row, and what is to be said about them."""
+
+    search: Search
+    captions: Mapping[str, Sequence[str]]
+    sections: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Where there are several: by title, the labels of rows and their names in ``captions``."""
+    lines: Mapping[str, Mapping[float, str]] = field(default_factory=dict)
+    """What is drawn as lines: by series, numbers and names in ``captions``."""
+    extra: Mapping[str, tuple[Cell, ...]] = field(default_factory=dict)
+    """More cells of rows."""
+    stated: Mapping[str, str] = field(default_factory=dict)
+    """What the note about settings says of those that differ between rows."""
+    notes: Callable[[Mapping[str, Row]], Iterable[str]] = lambda rows: ()
+    rows: Mapping[str, Row] = field(default_factory=dict)
+    """Where each was judged by itself."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One search: its table, what it tries, and the paper's rows."""
+
+    title: str
+    first: str
+    run: Callable[[Setup], Tried]
+    paper: Callable[[Setup], Sequence[Section]]
+    options: tuple[str, ...] = (*SEARCH_OPTIONS, *DRAWING_OPTIONS)
+    columns: tuple[Column, ...] = COLUMNS
+
+
+def run_search(name: str, setup: Setup) -> Outcome:
+    """Run a search by its name: score what it tried, and set the paper's rows beside it."""
     new_figure(1, 1)  # says at once what is not installed
-    rows: list[Row] = []
-    sizes: list[tuple[Cell, Cell]] = []
+    kind = SEARCHES[name]
+    tried = kind.run(setup)
+    search, title = tried.search, tried.search.title
+    rows = tried.rows or search.rows(tried.captions)
+    ours = tried.sections or {title: {label: label for label in rows}}
+    cells = {key: (*row.cells, *tried.extra.get(key, ())) for key, row in rows.items()}
+    sections = [
+        Section(heading, tuple(Row(shown, cells[key]) for shown, key in part.items())) for heading, part in ours.items()
+    ]
+    made = settings_note(search.settings, search.model, **{"k": str(search.settings.k), **tried.stated})
+    notes = (*tried.notes(rows), made, judged_note(search.bench))
+    table = Table(kind.title, kind.columns, (*sections, *kind.paper(setup)), notes, first=kind.first)
+    lines = {label: {x: rows[key] for x, key in line.items()} for label, line in tried.lines.items()}
+    figure = draw_lines(title, kind.first.split(" x ")[0], lines) if lines else draw_rows(title, list(rows.values()))
+    return Outcome({name: table}, {name: figure})
+
+
+def _try_ks(setup: Setup) -> Tried:
+    """Caption dev greedily with every k; the paper's is tried too."""
+    search, theirs = Search(setup), paper_best(setup)[0]
+    tried, best = search.tried_ks, best_k(search.load("dev"), search.tried_ks)
+
+    def gain(rows: Mapping[str, Row]) -> Iterable[str]:
+        points = value(rows[str(best)], "CIDEr-D") - value(rows[str(theirs)], "CIDEr-D")
+        yield f"Best by CIDEr-D: k = {best}, {points:+.1f} against the paper's k = {theirs} for {like(setup)}."
+
+    captions = {str(k): texts for k, texts in tried.items()}
+    stated = {"k": "of the row", "temperature": "0", "samples": "1"}
+    return Tried(search, captions, lines={"": {float(k): str(k) for k in tried}}, stated=stated, notes=gain)
+
+
+def _try_temperatures(setup: Setup) -> Tried:
+    """Caption dev with every temperature and number of samples, with the paper's choice and with a pack's defaults."""
+    search = Search(setup)
+    temperatures = setup.reals("temperatures", (0.1, 0.3, 0.5, 0.7, 1.0))
+    numbers = setup.numbers("numbers", (10, 20, 30))
+    grid = {f"{t:g} x {n}": (t, n) for n in numbers for t in temperatures}
+    drawing = search.captioner.configured()
+    if drawing.language_model is not None:
+        drawing.language_model = DrawnOnce(drawing.language_model, max(numbers))
+    captions = {"0 x 1": search.texts(search.k, temperature=0.0)}
+    captions |= {label: search.texts(search.k, drawing, temperature=t, samples=n) for label, (t, n) in grid.items()}
+    (k, t, n), pack = paper_best(setup), Settings()
+    own = pack.decoding
+    paper_label, pack_label = f"paper: k {k}, {t:g} x {n}", f"pack: k {pack.k}, {own.temperature:g} x {own.samples}"
+    captions[paper_label] = search.texts(k, temperature=t, samples=n)
+    packs = search.captioner.configured(
+        candidates=pack.candidates, k=pack.k, pool=pack.pool, temperature=own.temperature, samples=own.samples
+    )
+    captions[pack_label] = [caption.text for caption in packs.caption_vectors(search.pictures.images)]
+
+    def gains(rows: Mapping[str, Row]) -> Iterable[str]:
+        best = max((rows[label] for label in grid), key=lambda row: value(row, "CIDEr-D"))
+        theirs, ours = (
+            f"{value(best, 'CIDEr-D') - value(rows[label], 'CIDEr-D'):+.1f}" for label in (paper_label, pack_label)
+        )
+        yield (
+            f"Best by CIDEr-D: {best.label} with k = {search.k}, {theirs} against the paper's values and {ours} "
+            f"against those of a new pack, which retrieves {pack.pool} captions and takes them for candidates, too."
+        )
+
+    lines = {f"{n} samples": {t: f"{t:g} x {n}" for t in temperatures} for n in numbers}
+    stated = {"k": str(search.k), "temperature": "of the row", "samples": "of the row"}
+    return Tried(search, captions, lines=lines, stated=stated, notes=gains)
+
+
+def _try_decodings(setup: Setup) -> Tried:
+    """Caption dev with every decoding."""
+    search = Search(setup)
+    captions = {name: search.texts(search.k, **settings) for name, settings in DECODINGS.items()}
+    nucleus = f"The nucleus holds {search.settings.decoding.top_p:g} of the probability."
+    return Tried(search, captions, stated={"k": str(search.k)}, notes=lambda rows: (nucleus,))
+
+
+def _try_orders(setup: Setup) -> Tried:
+    """Caption dev with every order."""
+    quick = {} if setup.language_model else QUICK
+    given = {**quick, "k": str(paper_best(setup)[0]), **setup.options}
+    search = Search(replace(setup, options=given), default_model=READER)
+    template = search.settings.template(completes=search.model is not None and search.model.completes)
+    orders = get_args(Order)
+    return Tried(search, {order: search.texts(search.k, prompt=replace(template, order=order)) for order in orders})
+
+
+def _try_encoders(setup: Setup) -> Tried:
+    """Caption dev with every encoder."""
+    rows: dict[str, Row] = {}
+    extra: dict[str, tuple[Cell, ...]] = {}
     for name in setup.option("encoders", ENCODERS).split(";"):
         search = Search(replace(setup, encoder=name))
-        rows += search.rows({name: search.texts(search.k)})
-        sizes.append((Cell(search.k), Cell(f"{search.captioner.alignment.W_.size / 1000:,.0f}K")))
-    title = search.titled(model_name(search.model))
-    columns = (*COLUMNS, Column("k", 0, "neither"), Column("|theta|", better="neither"))
-    ours = tuple(Row(row.label, (*row.cells, *more)) for row, more in zip(rows, sizes, strict=True))
-    sections = (Section(title, ours), beside("encoders", "MS-COCO validation", "FLAN-T5-Large", columns))
-    notes = ("aCLIP-S and RefaCLIP-S are judged with each encoder's own vectors: compare them within a row only.",)
-    table = Table("Encoders", columns, sections, notes, first="encoder")
-    return Outcome({"search-encoder": table}, {"search-encoder": draw_rows(title, rows)})
+        rows |= search.rows({name: search.texts(search.k)})
+        extra[name] = (Cell(search.k), Cell(f"{search.captioner.alignment.W_.size / 1000:,.0f}K"))
+    own = "aCLIP-S and RefaCLIP-S are judged with each encoder's own vectors: compare them within a row only."
+    notes = () if setup.judge_encoder else (own,)
+    return Tried(search, {}, extra=extra, stated={"k": "of the row"}, notes=lambda rows: notes, rows=rows)
 
 
-LM_OPTIONS = (*SEARCH_OPTIONS, *DRAWING_OPTIONS, "models")
-
-MODELS = "none,writer"
-
-
-def search_lm(setup: Setup) -> Outcome:
-    """Caption dev with every language model."""
-    new_figure(1, 1)  # says at once what is not installed
-    systems: dict[str, list[str]] = {}
+def _try_models(setup: Setup) -> Tried:
+    """Caption dev with every language model, each with its own settings."""
+    captions: dict[str, list[str]] = {}
+    notes: list[str] = []
     for name in setup.listed("models", MODELS):
         search = Search(replace(setup, language_model=name))
         k = search.k if search.model else Settings().pool
-        systems[f"{name}, k = {k}"] = search.texts(k)
-    rows = search.rows(systems)
-    title = search.titled(search.bench.encoder.name)
-    paper = [beside("language-models", section, "RN50x64") for section in paper_table("language-models")["sections"]]
-    table = Table("Language models", COLUMNS, (Section(title, rows), *paper), judged_notes(), first="model")
-    return Outcome({"search-lm": table}, {"search-lm": draw_rows(title, rows)})
+        captions[f"{name}, k = {k}"] = search.texts(k)
+        notes.append(f"{name}: {settings_note(search.settings, search.model, k=str(k))}")
+    return Tried(search, captions, stated={"k": str(k)}, notes=lambda rows: notes[:-1])
 
 
-LEVEL_OPTIONS = SEARCH_OPTIONS
-
-LONG_KS = (1, 2, 3, 4, 5, 6)
-
-
-def search_level(setup: Setup) -> Outcome:
+def _try_levels(setup: Setup) -> Tried:
     """Caption dev greedily from datastores of every level."""
-    new_figure(1, 1)  # says at once what is not installed
     search = Search(setup)
     told = narratives(setup.data / "narratives", search.train.ids)
-    levels: dict[str, Sequence[Sequence[str]]] = {
-        "Single Captions": search.train.captions,
-        "All Captions": [[" ".join(texts)] for texts in search.train.captions],
-        **({"Localized Narratives": told} if any(told) else {}),
+    single, joined = search.train.captions, [[" ".join(texts)] for texts in search.train.captions]
+    levels: dict[str, tuple[Sequence[Sequence[str]], Sequence[int]]] = {
+        "Single Captions": (single, ks(setup)),
+        "All Captions": (joined, LONG_KS),
+        **({"Localized Narratives": (told, LONG_KS)} if any(told) else {}),
     }
-    systems = {
-        (level, k): texts
-        for level, captions in levels.items()
-        for k, texts in _captions(search, captions, ks(setup) if level == "Single Captions" else LONG_KS).items()
+    captions: dict[str, list[str]] = {}
+    for level, (texts, values) in levels.items():
+        captioner = search.captioner_of(_level_store(search, texts))
+        captions |= {f"{level}, {k}": search.texts(k, captioner, temperature=0.0) for k in values}
+    sections = {
+        f"{search.title}, greedy: {level}": {str(k): f"{level}, {k}" for k in values}
+        for level, (_, values) in levels.items()
     }
-    rows = dict(
-        zip(systems, search.rows({f"{level}, {k}": texts for (level, k), texts in systems.items()}), strict=True)
-    )
-    sections = [
-        Section(
-            f"{search.title}, greedy: {level}", tuple(_label(k, row) for (own, k), row in rows.items() if own == level)
-        )
-        for level in levels
-    ]
-    name = f"k-{like(setup)}"
-    paper = [beside(name, section) for section in paper_table(name)["sections"]]
-    table = Table(
-        "Levels of language", COLUMNS, (*sections, *paper), (*judged_notes(), *_missing(setup, told)), first="k"
-    )
-    lines = {level: {float(k): row for (own, k), row in rows.items() if own == level} for level in levels}
-    return Outcome({"search-level": table}, {"search-level": draw_lines(search.title, "k", lines)})
+    lines = {level: {float(k): f"{level}, {k}" for k in values} for level, (_, values) in levels.items()}
+    missing = f"Localized narratives of these pictures are not in {setup.data / 'narratives'}."
+    stated = {"k": "of the row", "temperature": "0", "samples": "1"}
+    return Tried(search, captions, sections, lines, stated=stated, notes=lambda rows: () if any(told) else (missing,))
 
 
 def narratives(folder: Path, ids: Sequence[str]) -> list[tuple[str, ...]]:
@@ -267,64 +260,50 @@ def narratives(folder: Path, ids: Sequence[str]) -> list[tuple[str, ...]]:
     return [known.get(stem(name), ()) for name in ids]
 
 
-def _captions(search: Search, captions: Sequence[Sequence[str]], values: Sequence[int]) -> dict[int, list[str]]:
+def _level_store(search: Search, captions: Sequence[Sequence[str]]) -> Datastore:
     flat = [text for texts in captions for text in texts]
     vectors = search.bench.encoder.encode_texts(flat, progress=search.setup.progress)
-    level = replace(search.train, captions=tuple(map(tuple, captions)), texts=vectors)
-    captioner = search.captioner_of(level.store(search.bench.encoder))
-    return {k: search.texts(k, captioner, temperature=0.0) for k in values}
+    return replace(search.train, captions=tuple(map(tuple, captions)), texts=vectors).store(search.bench.encoder)
 
 
-def _label(k: int, row: Row) -> Row:
-    return Row(str(k), row.cells)
-
-
-def _missing(setup: Setup, told: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    if any(told):
-        return ()
-    return (f"Localized narratives of these pictures are not in {setup.data / 'narratives'}.",)
-
-
-SOURCES_OPTIONS = (*SEARCH_OPTIONS, *DRAWING_OPTIONS, "sources")
-
-
-def search_sources(setup: Setup) -> Outcome:
-    """Caption test with the captions of train, and with those of other data sets beside them."""
-    new_figure(1, 1)  # says at once what is not installed
+def _try_sources(setup: Setup) -> Tried:
+    """Caption test with the captions of train, and with those of other sources beside them."""
     search = Search(setup, split="test")
     own = search.train.store(search.bench.encoder)
-    others, missing = _others(search)
-    stores: dict[str, CaptionStore] = {TITLES[setup.on]: own}
-    for name, other in others.items():
-        stores[f"{TITLES[setup.on]} + {name}"] = DatastoreView([own, other])
-    if len(others) > 1:
-        stores[" + ".join((TITLES[setup.on], *others))] = DatastoreView([own, *others.values()])
-    systems, extra = {}, []
-    for label, store in stores.items():
-        captions = search.captions(search.k, search.captioner_of(store))
-        systems[label] = [caption.text for caption in captions]
-        foreign = [item.source != setup.on for caption in captions for item in caption.evidence]
-        extra.append((Cell(len(store)), Cell(100 * float(np.mean(foreign)))))
-    columns = (*COLUMNS, Column("captions", 0, "neither"), Column("retrieved from others, %", 1, "neither"))
-    rows = search.rows(systems)
-    ours = tuple(Row(row.label, (*row.cells, *more)) for row, more in zip(rows, extra, strict=True))
-    paper = beside("sources", "MS-COCO", f"test, {FLAN}", columns)
-    sections = (Section(f"{search.title}, k = {search.k}", ours), paper)
-    table = Table("More sources of captions", columns, sections, (*judged_notes(), *missing), first="datastore")
-    return Outcome({"search-sources": table}, {"search-sources": draw_rows(search.title, rows)})
+    others, missing = _other_stores(search)
+    captions: dict[str, list[str]] = {}
+    extra: dict[str, tuple[Cell, ...]] = {}
+    for names in source_rows(list(others)):
+        store: CaptionStore = DatastoreView([own, *(others[name] for name in names)]) if names else own
+        found = search.captions(search.k, search.captioner_of(store))
+        label = " + ".join((TITLES[setup.on], *names))
+        captions[label] = [caption.text for caption in found]
+        foreign = [item.source != setup.on for caption in found for item in caption.evidence]
+        extra[label] = (Cell(len(store)), Cell(100 * float(np.mean(foreign))))
+    return Tried(search, captions, extra=extra, stated={"k": str(search.k)}, notes=lambda rows: missing)
 
 
-def _others(search: Search) -> tuple[dict[str, Datastore], tuple[str, ...]]:
-    """Return the captions of other data sets, and a note about those that are not there."""
+def source_rows(others: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the paper's rows: no other source, the first, the first with each one more, all; synthetic ones apart."""
+    people, synthetic = [name for name in others if name != SYNTHETIC], [SYNTHETIC] if SYNTHETIC in others else []
+    pairs = [(people[0], name) for name in people[1:]]
+    rows = [(), tuple(people[:1]), *pairs, tuple(people), *((*names, *synthetic) for names in ((), tuple(people)))]
+    return list(dict.fromkeys(rows))
+
+
+def _other_stores(search: Search) -> tuple[dict[str, Datastore], tuple[str, ...]]:
+    """Return the captions of other sources, and a note about those that are not there."""
     setup, found, missing = search.setup, {}, []
-    asked = "sources" in setup.options
-    for name in setup.listed("sources", ",".join(name for name in READERS if name != setup.on)):
+    default = PAPER_SOURCES.get(setup.on, ",".join(name for name in READERS if name != setup.on))
+    for name in setup.listed("sources", default):
         try:
             found[TITLES.get(name, name)] = search.bench.load(name, "train").store(search.bench.encoder)
         except InputError:
-            if asked:
+            if "sources" in setup.options:
                 raise
             missing.append(TITLES[name])
+    if pack := setup.option("synthetic", ""):
+        found[SYNTHETIC] = _synthetic_store(search, Path(pack))
     if not found:
         raise InputError(
             f"{setup.data} holds no other data set to take captions from: {', '.join(missing)} are missing"
@@ -332,14 +311,64 @@ def _others(search: Search) -> tuple[dict[str, Datastore], tuple[str, ...]]:
     return found, ((f"Not in the data folder: {', '.join(missing)}.",) if missing else ())
 
 
-SEARCHES: dict[str, tuple[Callable[[Setup], Outcome], tuple[str, ...]]] = {
-    "search-k": (search_k, K_OPTIONS),
-    "search-temperature": (search_temperature, TEMPERATURE_OPTIONS),
-    "search-decoding": (search_decoding, DECODING_OPTIONS),
-    "search-ordering": (search_ordering, ORDERING_OPTIONS),
-    "search-encoder": (search_encoder, ENCODER_OPTIONS),
-    "search-lm": (search_lm, LM_OPTIONS),
-    "search-level": (search_level, LEVEL_OPTIONS),
-    "search-sources": (search_sources, SOURCES_OPTIONS),
+def _synthetic_store(search: Search, pack: Path) -> Datastore:
+    """Return the synthetic captions of a pack."""
+    known, text = Datastore.load(pack / "datastore"), search.bench.encoder.text
+    texts = [row.text for row in known.rows(known.find(synthetic=True))]
+    if not texts:
+        raise InputError(f"{pack} holds no synthetic captions: make some with recap augment, or with packs= of dal")
+    store = Datastore(text.dimension, encoder=text.name, fingerprint=text.fingerprint, dtype="float16")
+    store.add(texts, search.bench.encoder.encode_texts(texts), source=SYNTHETIC, synthetic=True)
+    return store
+
+
+def _paper_ks(setup: Setup, sections: int | None = None) -> list[Section]:
+    name = f"k-{like(setup)}"
+    return [beside(name, section) for section in list(paper_table(name)["sections"])[:sections]]
+
+
+def _paper_models(setup: Setup) -> list[Section]:
+    return [beside("language-models", section, "RN50x64") for section in paper_table("language-models")["sections"]]
+
+
+_VALIDATION = "MS-COCO validation"
+_ALL_OPTIONS = (*SEARCH_OPTIONS, *DRAWING_OPTIONS)
+
+SEARCHES: dict[str, Kind] = {
+    "search-k": Kind("Search for k", "k", _try_ks, lambda setup: _paper_ks(setup, 1), SEARCH_OPTIONS),
+    "search-temperature": Kind(
+        "Search for temperature and number of samples",
+        "temperature x samples",
+        _try_temperatures,
+        lambda setup: [beside(f"temperature-{like(setup)}", "")],
+        (*SEARCH_OPTIONS, "k", "selection", "temperatures", "numbers"),
+    ),
+    "search-decoding": Kind(
+        "Decoding",
+        "decoding",
+        _try_decodings,
+        lambda setup: [beside("decoding", _VALIDATION, f"{FLAN}, temperature 0.1, 10 samples")],
+    ),
+    "search-ordering": Kind(
+        "Order of captions in the prompt", "order", _try_orders, lambda setup: [beside("ordering", _VALIDATION)]
+    ),
+    "search-encoder": Kind(
+        "Encoders",
+        "encoder",
+        _try_encoders,
+        lambda setup: [beside("encoders", _VALIDATION, "FLAN-T5-Large", (*COLUMNS, *SIZES))],
+        (*_ALL_OPTIONS, "encoders"),
+        (*COLUMNS, *SIZES),
+    ),
+    "search-lm": Kind("Language models", "model", _try_models, _paper_models, (*_ALL_OPTIONS, "models")),
+    "search-level": Kind("Levels of language", "k", _try_levels, _paper_ks, SEARCH_OPTIONS),
+    "search-sources": Kind(
+        "More sources of captions",
+        "datastore",
+        _try_sources,
+        lambda setup: [beside("sources", "MS-COCO", f"test, {FLAN}", (*COLUMNS, *SHARES))],
+        (*_ALL_OPTIONS, "sources", "synthetic"),
+        (*COLUMNS, *SHARES),
+    ),
 }
-"""Each search by its name, and its options."""
+"""Every search by its name."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from recap.datastore import CaptionStore, DatastoreView
 from recap.errors import InputError
 from recap.experiments.base import Outcome, Setup
-from recap.experiments.captions import recap_captions, score_cells, score_systems
-from recap.experiments.choices import JUDGE, METHODS, SETTINGS_OPTIONS, caption_settings, model_name, settings_note
+from recap.experiments.captions import judged_note, recap_captions, score_cells, score_systems
+from recap.experiments.choices import METHODS, SETTINGS_OPTIONS, caption_settings, model_name, settings_note
 from recap.experiments.data import TITLES, Bench
 from recap.experiments.paper import paper_section, paper_table
 from recap.experiments.table import Column, Row, Section, Table
@@ -40,7 +40,7 @@ def run(setup: Setup) -> Outcome:
         for case, alignment, store in [*cases, (f"{label} of the target, target", own, near)]:
             parts = (bench.encoder, alignment, store, test.images)
             systems[case] = recap_captions(*parts, language_model=model, settings=settings)
-    reports = score_systems(bench.encoder, target.fit(JUDGE), test, systems, list(METRICS.values()))
+    reports = score_systems(bench, test, systems, list(METRICS.values()))
     rows = tuple(Row(label, cells) for label, cells in score_cells(reports, list(METRICS)).items())
     title = f"{TITLES[origin]} to {test.titled(bench.encoder.name, model_name(model))}"
     paper = [
@@ -48,9 +48,9 @@ def run(setup: Setup) -> Outcome:
         for section in paper_table("transfer")["sections"]
     ]
     notes = (
-        f"The map is the source's unless said otherwise. aCLIP-S and RefaCLIP-S are judged by the {JUDGE} map of the "
-        "target in every row.",
-        settings_note(settings, model),
+        "The map is the source's unless said otherwise.",
+        settings_note(settings, model, map="of the row"),
+        judged_note(bench),
     )
     table = Table("Transfer", COLUMNS, (Section(title, rows), *paper), notes, first="map, datastore")
     return Outcome({"transfer": table})

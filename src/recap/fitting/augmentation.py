@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from recap.metrics.cider import CiderD
 from recap.metrics.clip import aligned_s, ref_aligned_s
 from recap.metrics.ngrams import Floats, Ints, offsets_of, ranges
 from recap.packs.register import Pictures
+from recap.types import Vectors
 
 METRICS = {"cider-d": "CIDEr-D", "spice": "SPICE", "aclip-s": "aCLIP-S", "refaclip-s": "RefaCLIP-S"}
 """What captions can be filtered by, with the names the paper has for them."""
@@ -45,8 +46,8 @@ ROUNDS = 5
 KS = (4, 8, 13, 18, 30, 100)
 """The values of k that are tried after each round."""
 
-JUDGE = "ols"
-"""The map behind aCLIP-S and RefaCLIP-S, as ``recap score`` has it."""
+JUDGE = "procrustes"
+"""The map behind aCLIP-S and RefaCLIP-S, as in the paper."""
 
 FINGERPRINT = "language model fingerprint"
 """What the description of a run calls it; runs of older versions did not note it."""
@@ -77,6 +78,22 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
+class Judge:
+    """Who scores captions by the picture: a map and, where it is not the captioner's, an encoder and its vectors."""
+
+    alignment: LinearAlignment
+    encoder: Encoder | None = None
+    train: Vectors | None = None
+    """Of the pictures to write captions for."""
+    validation: Vectors | None = None
+
+    def scorer(self, metric: str, pictures: Validation, vectors: Vectors | None, encoder: Encoder) -> Scorer:
+        """Return the scorer of some pictures; ``encoder`` is the captioner's."""
+        seen = pictures if vectors is None else replace(pictures, vectors=vectors)
+        return Scorer(metric, seen, self.encoder or encoder, self.alignment)
+
+
+@dataclass(frozen=True, slots=True)
 class Augmented:
     """What the loop leaves: a captioner to be saved as a pack, and how it came about."""
 
@@ -92,7 +109,7 @@ def augment(
     metric: str = "refaclip-s",
     rounds: int = ROUNDS,
     ks: Sequence[int] = KS,
-    judge: LinearAlignment | None = None,
+    judge: Judge | None = None,
     state: Path | None = None,
     tell: Callable[[Round], None] | None = None,
     progress: bool = False,
@@ -106,30 +123,46 @@ def augment(
         metric: one of ``METRICS``.
         rounds: how many; fewer are made when one adds nothing, since all others would not either.
         ks: the values of k that are tried after each round.
-        judge: the map behind aCLIP-S and RefaCLIP-S; by default OLS of the captioner's pairs.
+        judge: who computes aCLIP-S and RefaCLIP-S; by default the Procrustes map of the captioner's pairs.
         state: a folder where finished parts are kept. The same call goes on from what is there; more rounds may be
             asked for.
         tell: is told of every round.
         progress: whether to show a bar.
     """
     _check(captioner, train, validation, metric, ks)
-    mapped = judge or LinearAlignment.from_statistics(captioner.statistics, JUDGE)
-    described = _description(captioner, train, validation, metric, ks, mapped)
+    judge = judge or Judge(LinearAlignment.from_statistics(captioner.statistics, JUDGE))
+    described = _description(captioner, train, validation, metric, ks, judge.alignment)
     steps = Steps.opened(state, described, unnoted=[FINGERPRINT])
-    loop = _Loop(_copied(captioner), train, validation, metric, sorted(set(ks)), mapped, steps, progress)
+    loop = _Loop(_copied(captioner), train, validation, metric, sorted(set(ks)), judge, steps, progress)
     found = loop.run(rounds, tell)
     return Augmented(loop.finished(found[-1]), tuple(found))
 
 
 def augment_pairs(
-    captioner: ReCap, pairs: Pairs, validation: float | Pairs | None, *, progress: bool = False, **options: Any
+    captioner: ReCap,
+    pairs: Pairs,
+    validation: float | Pairs | None,
+    *,
+    judge_encoder: Encoder | None = None,
+    judge_method: str = JUDGE,
+    progress: bool = False,
+    **options: Any,
 ) -> Augmented:
     """Encode pairs as ``encode_pairs`` does, and ``augment`` a captioner with captions of their pictures.
 
-    ``options`` are those of ``augment``.
+    ``options`` are those of ``augment``. Another ``judge_encoder`` than the captioner's encodes the pairs, too.
     """
     encoded = encode_pairs(pairs, captioner.encoder, validation=validation, keep_vectors=True, progress=progress)
-    return augment(captioner, training_pictures(encoded), encoded.validation, progress=progress, **options)
+    train = training_pictures(encoded)
+    judge = Judge(LinearAlignment.from_statistics(captioner.statistics, judge_method))
+    if judge_encoder is not None:
+        again = encode_pairs(pairs, judge_encoder, validation=validation, keep_vectors=True, progress=progress)
+        seen = training_pictures(again)
+        if (seen.ids, again.validation.ids) != (train.ids, encoded.validation.ids):
+            raise InputError("a judge with an encoder of its own reads the pairs twice: unpack archives first")
+        mapped = LinearAlignment.from_statistics(again.statistics, judge_method)
+        judge = Judge(mapped, judge_encoder, seen.vectors, again.validation.vectors)
+    return augment(captioner, train, encoded.validation, judge=judge, progress=progress, **options)
 
 
 def training_pictures(encoded: EncodedPairs) -> Validation:
@@ -156,7 +189,7 @@ class _Loop:
         validation: Validation,
         metric: str,
         ks: Sequence[int],
-        judge: LinearAlignment,
+        judge: Judge,
         steps: Steps,
         progress: bool,
     ) -> None:
@@ -164,8 +197,8 @@ class _Loop:
         self._train, self._validation = train, validation
         self._ks, self._steps, self._progress = ks, steps, progress
         self._name = METRICS[metric]
-        self._judge_train = Scorer(metric, train, captioner.encoder, judge)
-        self._judge_validation = Scorer(metric, validation, self._twin.encoder, judge)
+        self._judge_train = judge.scorer(metric, train, judge.train, captioner.encoder)
+        self._judge_validation = judge.scorer(metric, validation, judge.validation, self._twin.encoder)
 
     def run(self, rounds: int, tell: Callable[[Round], None] | None) -> list[Round]:
         """Return the state before the first round and after each, up to one that adds nothing."""

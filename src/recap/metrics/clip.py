@@ -71,8 +71,8 @@ def clip_s(images: Vectors, texts: Vectors) -> Scores:
 
 
 def refclip_s(images: Vectors, texts: Vectors, references: Vectors, first: Offsets) -> Scores:
-    """Return RefCLIP-S; texts and references must have been encoded with ``PREFIX``."""
-    return harmonic_mean(clip_s(images, texts), best_reference(texts, references, first))
+    """Return RefCLIP-S, the reference clipped at zero; all texts must have been encoded with ``PREFIX``."""
+    return harmonic_mean(clip_s(images, texts), np.maximum(best_reference(texts, references, first), 0))
 
 
 def clip_score_100(images: Vectors, texts: Vectors) -> Scores:
@@ -88,7 +88,10 @@ def clip_dn(images: Vectors, texts: Vectors, image_mean: Vectors, text_mean: Vec
 def clip_dn_ref(
     images: Vectors, texts: Vectors, references: Vectors, first: Offsets, image_mean: Vectors, text_mean: Vectors
 ) -> Scores:
-    """Return CLIP+DN-Ref: CLIP+DN and a quarter of the cosine with the closest reference."""
+    """Return CLIP+DN-Ref: CLIP+DN and a quarter of the cosine with the closest reference.
+
+    The papers give no weight for the reference; a quarter is what the values in their tables imply.
+    """
     return clip_dn(images, texts, image_mean, text_mean) + DN_SHARE * best_reference(texts, references, first)
 
 
