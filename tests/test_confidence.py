@@ -12,7 +12,6 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 from recap import ReCap
-from recap.captioner import Proposals
 from recap.confidence import (
     DEPTH,
     FEATURES,
@@ -30,7 +29,7 @@ from recap.fitting.confidence import Judge, KnownPictures, fit_calibration, own_
 from recap.language import Decoding
 from recap.packs.builtin import packaged_file
 from recap.packs.folder import CONFIDENCE
-from recap.selection import RULES, by_consensus
+from recap.selection import RULES, Proposals, by_consensus
 from recap.types import Caption, Draft, Evidence, Pair, Prompt
 
 EVIDENCE = tuple(

@@ -3,8 +3,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recap.selection import agreement, by_consensus, by_cosine, by_likelihood, is_degenerate
-from recap.types import Evidence
+from recap.selection import (
+    Proposals,
+    agreement,
+    by_consensus,
+    by_cosine,
+    by_likelihood,
+    gather_candidates,
+    is_degenerate,
+)
+from recap.types import Candidate, Draft, Evidence
 
 SENTENCES = st.lists(
     st.sampled_from(["a", "dog", "cat", "runs", "on", "the", "red", "grass"]), min_size=1, max_size=9
@@ -87,3 +95,21 @@ def test_likelihood_weighs_cosine_against_natural_words():
     scores = by_likelihood(texts, cosines, [], logprobs)
     np.testing.assert_allclose(scores, [0.5 - 0.2 * 2 / 4, 0.52 - 0.2 * 20 / 5, 0.6 - 0.2 * 2], rtol=1e-6)
     np.testing.assert_array_equal(by_likelihood(texts, cosines, []), cosines.astype(np.float64))
+
+
+def test_candidates_are_ranked_by_the_rule_then_by_cosine_and_text():
+    drafts = {"a cat": Draft("a cat", -2.0), "a dog": None, "a bat": None}
+    ranked = Proposals(drafts, np.array([0.5, 0.25, 0.5], np.float32), ()).ranked("cosine", pool=1)
+    assert ranked == [
+        Candidate("a bat", 0.5, 0.5, "retrieved"),
+        Candidate("a cat", 0.5, 0.5, "lm", -2.0),
+        Candidate("a dog", 0.25, 0.25, "retrieved"),
+    ]
+
+
+def test_each_candidate_is_gathered_once_and_none_is_degenerate():
+    first, again = Draft("a dog", -1.0), Draft("a dog", -3.0)
+    drafts, retrieved = [first, again, Draft("?!", -1.0)], evidence("a cat", "a dog")
+    assert gather_candidates(drafts, retrieved, prefer_drafts=False) == {"a cat": None, "a dog": first}
+    assert gather_candidates(drafts, retrieved, prefer_drafts=True) == {"a dog": first}
+    assert gather_candidates([Draft("", 0.0)], retrieved, prefer_drafts=True) == {"a cat": None, "a dog": None}

@@ -6,208 +6,34 @@ them, and the candidate that fits best is kept. Fitting computes one linear map 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from copy import copy
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import islice
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 import numpy as np
 
-from recap.alignment import LinearAlignment, PairStatistics
-from recap.confidence import Calibration
-from recap.datastore import CaptionStore, MutableStore
-from recap.encoders import Encoder, load_encoder
-from recap.errors import EncoderMismatchError, ImageError, InputError
-from recap.fitting import update as updating
-from recap.fitting.fit import EncodedPairs, encode_pairs, finish_fit, worked_examples
-from recap.fitting.pairs import FitReport, Pairs
-from recap.language import LanguageModel, PromptTemplate, PromptTooLongError, load_language_model
-from recap.packs import folder as pack
-from recap.packs.card import About
-from recap.packs.register import Pictures
-from recap.selection import RULES, Scores, is_degenerate
-from recap.settings import Settings
-from recap.types import Candidate, Caption, Draft, Evidence, ImageLike, Prompt, Vectors, unit_rows
-
-if TYPE_CHECKING:
-    from recap.fitting.tuning import Trial
+from recap.datastore import CaptionStore
+from recap.errors import ImageError, InputError
+from recap.fitting.base import FittedPack
+from recap.language import write_drafts
+from recap.selection import Proposals, gather_candidates
+from recap.types import Caption, Draft, Evidence, ImageLike, Prompt, Vectors, unit_rows
 
 KEPT_CANDIDATES = 10
-"""So many of the best candidates are reported with a caption."""
+"""Number of candidates that are reported with a caption."""
 
 BATCH = 32
-"""So many images are retrieved for, written about and judged at a time."""
+"""Batch size: images that are retrieved for, written about and judged at a time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Proposals:
-    """What might be said about an image, before one is chosen."""
-
-    drafts: dict[str, Draft | None]
-    """Every candidate once, with the draft it came from, or None for a retrieved one."""
-    cosines: Vectors
-    """The aligned cosine of each candidate with the image."""
-    evidence: tuple[Evidence, ...]
-    """Everything that was retrieved, most similar first."""
-
-    @property
-    def logprobs(self) -> Scores:
-        """The log-probability of each candidate, NaN for retrieved ones."""
-        return np.array([draft.logprob if draft else np.nan for draft in self.drafts.values()])
-
-
-class ReCap:
+class ReCap(FittedPack):
     """A captioner: encoder, map, datastore and, where there is one, a language model.
 
-    Make one with ``ReCap.fit(pairs)`` or ``ReCap.from_pretrained("builtin")``.
+    Make one with ``ReCap.fit(pairs)`` or ``ReCap.from_pretrained("builtin")``; see ``recap.fitting.base`` and
+    ``recap.packs.base``.
     """
-
-    def __init__(
-        self,
-        encoder: Encoder,
-        statistics: PairStatistics,
-        datastore: CaptionStore,
-        *,
-        language_model: LanguageModel | None = None,
-        settings: Settings | None = None,
-        alignment: LinearAlignment | None = None,
-        device: str = "cpu",
-    ) -> None:
-        self.encoder = encoder
-        self.statistics = statistics
-        self.language_model = language_model
-        chosen = settings or Settings()
-        self.alignment = alignment or LinearAlignment.from_statistics(statistics, chosen.method)
-        self.settings = chosen.but(method=self.alignment.method)
-        self.device = device
-        self.about = About()
-        """Who made the pack, from what, and what was measured."""
-        self.pictures: Pictures | None = None
-        """The pictures it was fitted with, by name and hash."""
-        self.calibration: Calibration | None = None
-        """How to tell the confidence of a caption; without it captions have none."""
-        self.report = FitReport()
-        """What went into the last fit or update, and what was wrong with the rest."""
-        _check_encoders(encoder, self.alignment, statistics, datastore)
-        if not len(datastore):
-            raise InputError("the datastore is empty: there is nothing to retrieve")
-        self.datastore: CaptionStore = datastore.centred_by(self.alignment.text_mean_)
-
-    @classmethod
-    def fit(
-        cls,
-        pairs: Pairs,
-        *,
-        encoder: str | Encoder = "builtin",
-        language_model: str | LanguageModel | None = "writer",
-        device: str = "cpu",
-        source: str = "",
-        validation: float | Pairs | None = None,
-        tune: bool | Callable[[Trial], None] = False,
-        keep_vectors: bool = False,
-        calibrate: bool = True,
-        about: About | None = None,
-        progress: bool = False,
-        datastore: MutableStore | None = None,
-        **settings: Any,
-    ) -> Self:
-        """Fit the map to pairs and take their captions as datastore.
-
-        Pictures that cannot be read are left out and listed in ``problems``; ``report`` says more.
-
-        Args:
-            pairs: ``Pair`` objects, ``(image, caption)`` or ``(image, [captions])`` tuples, or the path of a folder
-                or file that ``recap.datasets.read_pairs`` understands.
-            encoder: a name as in ``recap.encoders``, or an encoder.
-            language_model: a name as in ``recap.language``, or a model; None for no language model.
-            device: ``cpu``, ``cuda`` or ``mps``.
-            source: a name for these captions in the datastore.
-            validation: a share of the pictures, or other pairs, to measure with; they are not fitted.
-            tune: whether to choose settings on the validation pictures (see ``recap.fitting.tuning``); or what is to be
-                told of each trial.
-            keep_vectors: whether the pack keeps image vectors, so that ``forget`` needs nothing but names.
-            calibrate: whether to fit the confidence of captions, on at most 300 of the pictures and at least 20.
-            about: author, licence and description for the card.
-            progress: whether to show a bar.
-            datastore: an empty one to take the captions, such as a ``DiskStore`` for more than fit into memory.
-            settings: any of ``recap.settings.Settings``, such as ``method="ols"``, ``k=13``, ``temperature=0.1``.
-        """
-        chosen = Settings().but(**settings)
-        loaded = load_encoder(encoder, device=device) if isinstance(encoder, str) else encoder
-        model = _language_model(language_model, device)
-        encoded = encode_pairs(
-            pairs,
-            loaded,
-            source=source,
-            validation=validation,
-            keep_vectors=keep_vectors,
-            progress=progress,
-            datastore=datastore,
-        )
-        fitted = cls.from_encoded(encoded, loaded, language_model=model, settings=chosen, about=about, device=device)
-        return finish_fit(fitted, encoded, measure=validation is not None, tune=tune, calibrate=calibrate)
-
-    @classmethod
-    def from_encoded(
-        cls,
-        encoded: EncodedPairs,
-        encoder: Encoder,
-        *,
-        language_model: LanguageModel | None,
-        settings: Settings,
-        about: About | None = None,
-        device: str = "cpu",
-    ) -> Self:
-        """Return the captioner of pairs that are encoded already; the arguments mean the same as those of ``fit``."""
-        parts = (encoder, encoded.statistics, encoded.datastore)
-        fitted = cls(*parts, language_model=language_model, settings=settings, device=device)
-        examples = worked_examples(encoded.sample, fitted.alignment, fitted.datastore)
-        fitted.settings = settings.but(examples=settings.examples or examples)
-        fitted.pictures, fitted.report = encoded.pictures, encoded.report
-        fitted.about = (about or About()).but(data=encoded.report.counts())
-        return fitted
-
-    @property
-    def problems(self) -> tuple[InputError, ...]:
-        """What could not be used when this captioner was fitted or updated."""
-        return self.report.broken
-
-    def update(self, pairs: Pairs, *, source: str = "", progress: bool = False, calibrate: bool = True) -> FitReport:
-        """Fit the map to more pairs without the old ones, and add their captions: as if fitted to all at once.
-
-        With ``calibrate`` the confidence of captions is fitted anew; otherwise it is dropped.
-        """
-        return updating.update(self, pairs, source=source, progress=progress, calibrate=calibrate)
-
-    def forget(self, ids: Collection[str], pairs: Pairs | None = None, *, source: str | None = None) -> int:
-        """Withdraw pictures and their captions: as if fitted without them. Return how many captions went.
-
-        Unless the pack keeps vectors, the pictures have to be given again, in ``pairs``. The confidence of captions,
-        which was fitted with them, is dropped.
-        """
-        return updating.forget(self, ids, pairs, source=source)
-
-    def configured(self, *, language_model: str | LanguageModel | None = None, **settings: Any) -> Self:
-        """Return a captioner that shares everything with this one but some settings or the language model."""
-        twin = copy(self)
-        twin.settings = self.settings.but(**settings)
-        if language_model is not None:
-            twin.language_model = _language_model(language_model, self.device)
-        if twin.settings.method != self.settings.method:
-            params = {**self.alignment.get_params(), "method": twin.settings.method}
-            twin.alignment = LinearAlignment.from_statistics(self.statistics, **params)
-            twin.datastore = self.datastore.centred_by(twin.alignment.text_mean_)
-        return twin
-
-    def __repr__(self) -> str:
-        model = self.language_model.name if self.language_model else "none"
-        store = f"{len(self.datastore)} captions"
-        return (
-            f"ReCap(encoder={self.encoder.name!r}, map={self.alignment.method!r}, datastore={store}, model={model!r})"
-        )
 
     @property
     def selection(self) -> str:
@@ -315,64 +141,6 @@ class ReCap:
         found = store.search(queries, k or self.settings.k)
         return [store.evidence(*row) for row in zip(found.ids, found.similarities, strict=True)]
 
-    def save_pretrained(self, folder: str | Path) -> None:
-        """Write the pack to a folder, all of it or nothing."""
-        pack.save(self, Path(folder))
-
-    def push_to_hub(
-        self,
-        repository: str,
-        *,
-        private: bool | None = None,
-        revision: str | None = None,
-        token: str | bool | None = None,
-        commit_message: str = "Upload a recap pack",
-    ) -> str:
-        """Put the pack on the Hugging Face hub as ``OWNER/NAME``, and return its address."""
-        from recap.packs.hub import push_captioner
-
-        return push_captioner(
-            self, repository, private=private, revision=revision, token=token, commit_message=commit_message
-        )
-
-    @classmethod
-    def from_pretrained(
-        cls,
-        name: str | Path,
-        *,
-        language_model: str | LanguageModel | None = None,
-        device: str = "cpu",
-        revision: str | None = None,
-        token: str | bool | None = None,
-        progress: bool = False,
-        cache: str | Path | None = None,
-    ) -> Self:
-        """Load a pack: ``builtin``, a folder, or the name of a repository on the Hugging Face hub.
-
-        Args:
-            name: which pack.
-            language_model: another language model than the pack's; ``"none"`` for no language model.
-            device: ``cpu``, ``cuda`` or ``mps``.
-            revision: branch, tag or commit on the hub.
-            token: access token for the hub.
-            progress: whether to show a bar when the built-in pack is made on first use.
-            cache: a file of vectors, so that nothing is encoded twice.
-        """
-        contents = pack.load(name, device=device, revision=revision, token=token, progress=progress, cache=cache)
-        model = contents.language_model if language_model is None else language_model
-        loaded = cls(
-            contents.encoder,
-            contents.statistics,
-            contents.datastore,
-            language_model=_language_model(model, device),
-            settings=contents.settings,
-            alignment=contents.alignment,
-            device=device,
-        )
-        loaded.about, loaded.pictures = contents.about, contents.pictures
-        loaded.calibration = contents.calibration
-        return loaded
-
     @property
     def shorter_side(self) -> int:
         """The size pictures are scaled to before they are looked at; 0 where the encoder does not say."""
@@ -426,57 +194,27 @@ class ReCap:
     def _write(
         self, queries: Vectors, evidence: Sequence[Sequence[Evidence]], details: Vectors | None = None
     ) -> list[list[Draft]]:
-        model = self.language_model
-        if model is None and self.settings.candidates == "lm":
+        """Return what the language model writes about each image."""
+        model, settings = self.language_model, self.settings
+        if model is None and settings.candidates == "lm":
             raise InputError(
                 "candidates='lm' needs a language model: name one, such as smollm2 or hf:google/flan-t5-large"
             )
-        if model is None or self.settings.candidates == "retrieved":
+        if model is None or not self._writes:
             return [[] for _ in evidence]
-        template = self.settings.template(completes=model.completes)
-        prompts = [self._prompt(template, *row, self.settings.k) for row in zip(queries, evidence, strict=True)]
-        if details is not None:
-            sight = self.encoder.sight
-            prompts = [replace(one, details=row, sight=sight) for one, row in zip(prompts, details, strict=True)]
-        try:
-            return model.write(prompts, self.settings.decoding)
-        except PromptTooLongError:
-            rows = zip(prompts, queries, evidence, strict=True)
-            return [self._write_what_fits(model, template, *row) for row in rows]
+        template = settings.template(completes=model.completes)
 
-    def _prompt(self, template: PromptTemplate, query: Vectors, evidence: Sequence[Evidence], k: int) -> Prompt:
-        texts = [item.text for item in evidence]
-        prompt = template.render(texts[:k], vector=query)
-        return replace(prompt, space=self.encoder.text.fingerprint, pool=texts[: self.settings.pool])
+        def prompt(row: int, k: int) -> Prompt:
+            texts = [item.text for item in evidence[row]]
+            sight = {} if details is None else {"details": details[row], "sight": self.encoder.sight}
+            made = template.render(texts[:k], vector=queries[row])
+            return replace(made, space=self.encoder.text.fingerprint, pool=texts[: settings.pool], **sight)
 
-    def _write_what_fits(
-        self,
-        model: LanguageModel,
-        template: PromptTemplate,
-        prompt: Prompt,
-        query: Vectors,
-        evidence: Sequence[Evidence],
-    ) -> list[Draft]:
-        """Write about one image, leaving out the less similar half of the captions until the prompt fits the model."""
-        k = min(self.settings.k, len(evidence))
-        while k:
-            try:
-                return model.write([prompt], self.settings.decoding)[0]
-            except PromptTooLongError:
-                k //= 2
-                prompt = self._prompt(template, query, evidence, k) if k else prompt
-        return []
+        return write_drafts(model, settings.decoding, prompt, [min(settings.k, len(items)) for items in evidence])
 
     def _candidates(self, drafts: Sequence[Draft], evidence: Sequence[Evidence]) -> dict[str, Draft | None]:
-        """Return each candidate once, with the draft it came from; there is always at least one."""
-        written: dict[str, Draft | None] = {}
-        for draft in drafts:
-            if not is_degenerate(draft.text):
-                written.setdefault(draft.text, draft)
-        if self.settings.candidates == "lm" and written:
-            return written
-        retrieved: dict[str, Draft | None] = {item.text: None for item in evidence[: self.settings.pool]}
-        return {**retrieved, **written}
+        retrieved = evidence[: self.settings.pool]
+        return gather_candidates(drafts, retrieved, prefer_drafts=self.settings.candidates == "lm")
 
     def _cosines(
         self,
@@ -497,48 +235,9 @@ class ReCap:
         return cosines
 
     def _select(self, proposals: Proposals) -> Caption:
-        candidates, cosines, evidence = proposals.drafts, proposals.cosines, proposals.evidence
-        texts = list(candidates)
-        scores = RULES.get(self.selection).score(texts, cosines, evidence[: self.settings.pool], proposals.logprobs)
-        ranked = sorted(range(len(texts)), key=lambda row: (-scores[row], -cosines[row], texts[row]))
-        kept = []
-        for row in ranked[:KEPT_CANDIDATES]:
-            draft = candidates[texts[row]]
-            kept.append(
-                Candidate(
-                    texts[row],
-                    score=float(scores[row]),
-                    cosine=float(cosines[row]),
-                    origin="lm" if draft else "retrieved",
-                    logprob=draft.logprob if draft else None,
-                )
-            )
-        best, shown = kept[0], evidence[: self.settings.k]
-        confidence = self._confidence(best, evidence)
-        return Caption(best.text, best.cosine, shown, tuple(kept), self.selection, confidence)
-
-    def _confidence(self, chosen: Candidate, evidence: Sequence[Evidence]) -> float | None:
-        if self.calibration is None or self.calibration.method != self.settings.method:
-            return None
-        return self.calibration.confidence(chosen.text, chosen.cosine, evidence)
-
-
-def _check_encoders(
-    encoder: Encoder, alignment: LinearAlignment, statistics: PairStatistics, datastore: CaptionStore
-) -> None:
-    """Raise unless map, statistics and datastore were made with this encoder; a map may not say with which."""
-    for what, made_by, here in (
-        ("map", alignment.image_encoder_, encoder.image),
-        ("map", alignment.text_encoder_, encoder.text),
-        ("statistics", statistics.image_encoder, encoder.image),
-        ("statistics", statistics.text_encoder, encoder.text),
-        ("datastore", datastore.fingerprint, encoder.text),
-    ):
-        if made_by != here.fingerprint and (made_by or what == "datastore"):
-            raise EncoderMismatchError(
-                f"the {what} was made with another encoder than this {here.name}: make it again with this one"
-            )
-
-
-def _language_model(model: str | LanguageModel | None, device: str) -> LanguageModel | None:
-    return load_language_model(model, device=device) if isinstance(model, str) else model
+        ranked = proposals.ranked(self.selection, self.settings.pool)
+        best, evidence, confidence = ranked[0], proposals.evidence, None
+        if self.calibration is not None and self.calibration.method == self.settings.method:
+            confidence = self.calibration.confidence(best.text, best.cosine, evidence)
+        shown, kept = evidence[: self.settings.k], tuple(ranked[:KEPT_CANDIDATES])
+        return Caption(best.text, best.cosine, shown, kept, self.selection, confidence)

@@ -22,7 +22,7 @@ from threadpoolctl import ThreadpoolController
 
 from recap.registry import Entry, Registry
 from recap.text import words
-from recap.types import VOTE_TEMPERATURE, Evidence, Vectors, unit_rows
+from recap.types import VOTE_TEMPERATURE, Candidate, Draft, Evidence, Vectors, unit_rows
 
 Scores = npt.NDArray[np.float64]
 
@@ -154,3 +154,46 @@ RULES = Registry(
 def describe_choice(rule: str) -> str:
     """Return in plain words how a rule chose the caption."""
     return f"chosen as {RULES.get(rule).help}" if rule in RULES else f"chosen by {rule}"
+
+
+@dataclass(frozen=True, slots=True)
+class Proposals:
+    """What might be said about an image, before one is chosen."""
+
+    drafts: dict[str, Draft | None]
+    """Every candidate once, with the draft it came from, or None for a retrieved one."""
+    cosines: Vectors
+    """The aligned cosine of each candidate with the image."""
+    evidence: tuple[Evidence, ...]
+    """Everything that was retrieved, most similar first."""
+
+    @property
+    def logprobs(self) -> Scores:
+        """The log-probability of each candidate, NaN for retrieved ones."""
+        return np.array([draft.logprob if draft else np.nan for draft in self.drafts.values()])
+
+    def ranked(self, rule: str, pool: int) -> list[Candidate]:
+        """Return the candidates, best first, by a rule of ``RULES``; ``pool`` retrieved captions are its evidence."""
+        texts, drafts = list(self.drafts), list(self.drafts.values())
+        scores = RULES.get(rule).score(texts, self.cosines, self.evidence[:pool], self.logprobs)
+        order = sorted(range(len(texts)), key=lambda row: (-scores[row], -self.cosines[row], texts[row]))
+        return [_candidate(texts[row], drafts[row], scores[row], self.cosines[row]) for row in order]
+
+
+def _candidate(text: str, draft: Draft | None, score: float, cosine: float) -> Candidate:
+    if draft is None:
+        return Candidate(text, float(score), float(cosine), "retrieved")
+    return Candidate(text, float(score), float(cosine), "lm", draft.logprob)
+
+
+def gather_candidates(
+    drafts: Sequence[Draft], retrieved: Sequence[Evidence], *, prefer_drafts: bool
+) -> dict[str, Draft | None]:
+    """Return each candidate once, with the draft it came from; ``prefer_drafts`` leaves out the retrieved if it can."""
+    written: dict[str, Draft | None] = {}
+    for draft in drafts:
+        if not is_degenerate(draft.text):
+            written.setdefault(draft.text, draft)
+    if prefer_drafts and written:
+        return written
+    return {**{item.text: None for item in retrieved}, **written}

@@ -15,6 +15,12 @@ from recap.types import check_kinds
 
 Candidates = Literal["lm", "retrieved", "both"]
 
+EXAMPLES = 3
+"""Number of worked examples that a pack keeps."""
+
+EXAMPLE_CAPTIONS = 8
+"""Number of retrieved captions in a worked example."""
+
 LANGUAGE_TAG = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
 
 

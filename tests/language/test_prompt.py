@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recap.errors import InputError
-from recap.language.prompt import PromptTemplate, WorkedExample, trim_caption
+from recap.language import Decoding, PromptTooLongError
+from recap.language.prompt import PromptTemplate, WorkedExample, trim_caption, write_drafts
+from recap.types import Draft, Prompt
 
 CAPTIONS = ["A dog runs.", " a cat\n sleeps . ", "two birds"]
 LINES = st.text(st.characters(codec="utf-8"), max_size=30)
@@ -109,3 +111,27 @@ def test_nothing_retrieved_and_unknown_language() -> None:
         PromptTemplate().render([" . "])
     with pytest.raises(InputError, match=r"no prompt template in 'tlh'; known: de, en"):
         PromptTemplate.paper("tlh")
+
+
+class Narrow:
+    """A model that reads so many captions and no more, and repeats them."""
+
+    name, completes, fingerprint = "narrow", False, "n"
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+
+    def write(self, prompts: list[Prompt], decoding: Decoding) -> list[list[Draft]]:
+        for prompt in prompts:
+            if len(prompt.captions) > self.room:
+                raise PromptTooLongError(self.name, len(prompt.captions), self.room)
+        return [[Draft(prompt.text, 0.0)] for prompt in prompts]
+
+
+@pytest.mark.parametrize(("room", "written"), [(9, [["0:8"], ["1:3"]]), (3, [["0:2"], ["1:3"]]), (0, [[], []])])
+def test_prompts_that_are_too_long_lose_half_of_their_captions(room: int, written: list[list[str]]) -> None:
+    def prompt(row: int, k: int) -> Prompt:
+        return Prompt(f"{row}:{k}", ["a dog"] * k)
+
+    drafts = write_drafts(Narrow(room), Decoding(), prompt, [8, 3])
+    assert [[draft.text for draft in row] for row in drafts] == written

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from recap import ReCap
+from recap.confidence import FEATURES, Calibration
 from recap.errors import EncoderMismatchError, InputError, RecapWarning
 from recap.packs.card import About
 from recap.packs.merge import merge
@@ -37,6 +38,13 @@ def test_joined_packs_equal_one_fit_to_all(fit: Fit, pairs: list[Pair], tmp_path
 def test_pictures_in_both_are_told(fit: Fit, pairs: list[Pair]):
     with pytest.warns(RecapWarning, match="3 pictures are in more than one"):
         merge([fit(pairs[:9]), fit(pairs[6:])])
+
+
+def test_a_calibration_of_one_pack_is_dropped_and_told(fit: Fit, pairs: list[Pair]):
+    parts = [fit(pairs[:9]), fit(pairs[9:])]
+    parts[1].calibration = Calibration(0.0, (1.0,) * len(FEATURES), "procrustes", 20, "people")
+    with pytest.warns(RecapWarning, match="recap pack calibrate"):
+        assert merge(parts).calibration is None
 
 
 def test_what_cannot_be_joined(fit: Fit, pairs: list[Pair], shared_encoder_folder: Path, make_world, tmp_path: Path):

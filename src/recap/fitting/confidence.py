@@ -31,11 +31,11 @@ from recap.errors import ImageError, InputError, RecapWarning
 from recap.fitting.fit import empty_statistics
 from recap.fitting.pairs import Pairs, Sample, as_pairs, smallest_hashes
 from recap.packs.register import captions_digest
-from recap.selection import RULES
+from recap.selection import RULES, Proposals
 from recap.types import Pair, Vectors
 
 if TYPE_CHECKING:
-    from recap.captioner import Proposals, ReCap
+    from recap.captioner import ReCap
 
 Places = npt.NDArray[np.intp]
 

@@ -42,6 +42,7 @@ from recap.fitting.passes import (
 from recap.fitting.vectors import Block, Space, VectorFolder, read_shard
 from recap.language import WorkedExample
 from recap.packs.register import Picture, Pictures, captions_digest
+from recap.settings import EXAMPLE_CAPTIONS, EXAMPLES
 from recap.types import Pair, Vectors
 
 if TYPE_CHECKING:
@@ -52,12 +53,6 @@ C = TypeVar("C", bound="ReCap")
 
 BLOCK = 512
 """Number of pictures taken into the datastore at a time."""
-
-EXAMPLES = 3
-"""Number of worked examples that a pack keeps,"""
-
-EXAMPLE_CAPTIONS = 8
-"""and of retrieved captions in each."""
 
 
 @dataclass(frozen=True, slots=True)

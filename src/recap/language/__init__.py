@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from recap.language.base import Decoding, LanguageModel, PromptTooLongError, model_fingerprint
-from recap.language.prompt import PromptTemplate, WorkedExample, trim_caption
+from recap.language.prompt import PromptTemplate, WorkedExample, trim_caption, write_drafts
 from recap.language.registry import LANGUAGE_MODELS, LanguageModelInfo, list_language_models, load_language_model
 
 __all__ = [
@@ -18,4 +18,5 @@ __all__ = [
     "load_language_model",
     "model_fingerprint",
     "trim_caption",
+    "write_drafts",
 ]

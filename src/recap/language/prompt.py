@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from typing import Any, Literal, Self, get_args
 
 from recap.errors import InputError, check_name
-from recap.types import Prompt, Vectors
+from recap.language.base import Decoding, LanguageModel, PromptTooLongError
+from recap.types import Draft, Prompt, Vectors
 
 Order = Literal["worst-to-best", "best-to-worst", "random"]
 
@@ -147,3 +149,26 @@ def _in_language(templates: Mapping[str, str], language: str) -> tuple[str, str]
             f"Give PromptTemplate a text of your own that holds {PLACE}"
         )
     return templates[base], SEPARATORS.get(base, ", ")
+
+
+def write_drafts(
+    model: LanguageModel, decoding: Decoding, prompt: Callable[[int, int], Prompt], counts: Sequence[int]
+) -> list[list[Draft]]:
+    """Return the drafts of a model for many images.
+
+    ``prompt(row, k)`` gives the prompt with the k nearest captions of an image, ``counts`` how many each should have.
+    Where prompts are too long for the model, the less similar half of the captions is left out until they fit.
+    """
+    try:
+        return model.write([prompt(row, k) for row, k in enumerate(counts)], decoding)
+    except PromptTooLongError:
+        return [_write_what_fits(model, decoding, partial(prompt, row), k) for row, k in enumerate(counts)]
+
+
+def _write_what_fits(model: LanguageModel, decoding: Decoding, prompt: Callable[[int], Prompt], k: int) -> list[Draft]:
+    while k:
+        try:
+            return model.write([prompt(k)], decoding)[0]
+        except PromptTooLongError:
+            k //= 2
+    return []

@@ -21,10 +21,10 @@ from recap.encoders import Encoder, load_encoder
 from recap.encoders.cache import VectorCache
 from recap.errors import AssetError
 from recap.files import exclusive
-from recap.fitting.fit import EXAMPLE_CAPTIONS, EXAMPLES
 from recap.language import WorkedExample, load_language_model
 from recap.packs import folder as pack
-from recap.settings import Settings
+from recap.packs.base import Pack
+from recap.settings import EXAMPLE_CAPTIONS, EXAMPLES, Settings
 
 CAPTIONS = 50_000
 """So many captions are in the datastore unless more are asked for."""
@@ -92,8 +92,6 @@ def _is_there(home: Path, captions: int) -> bool:
 
 
 def _make(home: Path, captions: int, progress: bool) -> None:
-    from recap.captioner import ReCap
-
     unfinished = home.with_suffix(".sqlite")
     encoder = load_encoder(ENCODER, cache=VectorCache(unfinished))
     statistics = PairStatistics.load(packaged_file(pack.STATISTICS))
@@ -104,8 +102,8 @@ def _make(home: Path, captions: int, progress: bool) -> None:
     )
     model = load_language_model(LANGUAGE_MODEL)
     parts = (encoder, statistics, datastore)
-    captioner = ReCap(*parts, language_model=model, settings=settings, alignment=alignment)
-    pack.save(captioner, home, captions=captions)
+    made = Pack(*parts, language_model=model, settings=settings, alignment=alignment)
+    pack.save(made, home, captions=captions)
     for leftover in home.parent.glob(f"{unfinished.name}*"):
         leftover.unlink(missing_ok=True)
 

@@ -35,7 +35,7 @@ from recap.settings import Settings
 from recap.types import check_kinds
 
 if TYPE_CHECKING:
-    from recap.captioner import ReCap
+    from recap.packs.base import Pack
 
 FORMAT = 1
 CONFIG = "config.json"
@@ -89,7 +89,7 @@ def check_target(folder: Path, *, replace: bool = True) -> None:
             raise PackError(f"{folder} holds a pack: --force replaces it, and --update {folder} adds to it")
 
 
-def save(captioner: ReCap, folder: Path, **facts: Any) -> None:
+def save(captioner: Pack, folder: Path, **facts: Any) -> None:
     """Write a captioner as a pack, in place of the one the folder held before; ``facts`` go into its config."""
     with changing(folder):
         _save(captioner, folder, facts)
@@ -100,7 +100,7 @@ def changing(folder: Path) -> AbstractContextManager[None]:
     return changing_pack(folder, contents=NAMES)
 
 
-def _save(captioner: ReCap, folder: Path, facts: dict[str, Any]) -> None:
+def _save(captioner: Pack, folder: Path, facts: dict[str, Any]) -> None:
     check_target(folder)
     config = {**_config(captioner), **facts}
     with _replacing(captioner.datastore, folder / DATASTORE), atomic_folder(folder) as target:
@@ -310,7 +310,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def card(captioner: ReCap) -> str:
+def card(captioner: Pack) -> str:
     """Return the card of a captioner's pack."""
     model = captioner.language_model
     return new_card(
@@ -361,7 +361,7 @@ def _listed(folder: Path) -> dict[str, dict[str, Any]]:
     return {path.name: {"bytes": path.stat().st_size, "sha256": file_sha256(path)} for path in files}
 
 
-def _config(captioner: ReCap) -> dict[str, Any]:
+def _config(captioner: Pack) -> dict[str, Any]:
     model = captioner.language_model
     elsewhere = {"datastore": captioner.datastore.url} if captioner.datastore.url else {}
     return {

@@ -12,14 +12,14 @@ from recap.files import atomic_folder
 from recap.packs import folder as pack
 
 if TYPE_CHECKING:
-    from recap.captioner import ReCap
+    from recap.packs.base import Pack
 
 LEFT_BEHIND = ["**/.lock", ".lock", "**/.*.tmp"]
 """What belongs to this machine only."""
 
 
 def push_captioner(
-    captioner: ReCap,
+    captioner: Pack,
     repository: str,
     *,
     private: bool | None = None,

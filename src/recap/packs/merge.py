@@ -6,18 +6,21 @@ import warnings
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import TypeVar
 
 from recap.alignment import LinearAlignment
-from recap.captioner import ReCap
 from recap.datastore import Datastore, MutableStore
 from recap.datastore.base import require_same_encoder
 from recap.errors import InputError, RecapWarning
 from recap.packs import folder
+from recap.packs.base import Pack
 from recap.packs.card import About
 from recap.packs.register import Pictures
 
+P = TypeVar("P", bound=Pack)
 
-def merge(packs: Sequence[ReCap], *, method: str | None = None) -> ReCap:
+
+def merge(packs: Sequence[P], *, method: str | None = None) -> P:
     """Return a captioner as if fitted to the pairs of all packs, with the captions of all of them.
 
     Encoder, settings and language model are the first one's, the map too unless ``method`` names another.
@@ -39,9 +42,9 @@ def merge(packs: Sequence[ReCap], *, method: str | None = None) -> ReCap:
         ids = dict(zip(store.ids.tolist(), datastore.merge(store).tolist(), strict=True))
         known = captioner.pictures
         pictures = None if pictures is None or known is None else pictures.joined(known, ids)
-    _warn_of_repeats(packs)
+    _warn_of_losses(packs)
     params = first.alignment.get_params() | ({"method": method} if method else {})
-    merged = ReCap(
+    merged = type(first)(
         first.encoder,
         statistics,
         datastore,
@@ -55,18 +58,18 @@ def merge(packs: Sequence[ReCap], *, method: str | None = None) -> ReCap:
     return merged
 
 
-def merge_packs(names: Sequence[str], out: Path, *, method: str | None = None) -> ReCap:
+def merge_packs(names: Sequence[str], out: Path, *, method: str | None = None) -> Pack:
     """Merge packs by name and write the result to a folder, which may hold one of them."""
     folder.check_target(out)
     with folder.changing(out):
-        first = ReCap.from_pretrained(names[0], progress=True)
-        others = [ReCap.from_pretrained(name, language_model="none", progress=True) for name in names[1:]]
+        first = Pack.from_pretrained(names[0], progress=True)
+        others = [Pack.from_pretrained(name, language_model="none", progress=True) for name in names[1:]]
         merged = merge([first, *others], method=method)
         merged.save_pretrained(out)
     return merged
 
 
-def _empty(captioner: ReCap) -> Datastore:
+def _empty(captioner: Pack) -> Datastore:
     text, store = captioner.encoder.text, captioner.datastore
     dtype = store.dtype if isinstance(store, Datastore) else "float32"
     return Datastore(text.dimension, encoder=text.name, fingerprint=text.fingerprint, dtype=dtype)
@@ -85,11 +88,14 @@ def _about(all_of_them: Sequence[About]) -> About:
     return About(joined("description"), joined("author"), joined("licence"), counts)
 
 
-def _warn_of_repeats(packs: Sequence[ReCap]) -> None:
+def _warn_of_losses(packs: Sequence[Pack]) -> None:
     hashes = [{picture.sha256 for picture in captioner.pictures or ()} for captioner in packs]
     twice = sum(len(known) for known in hashes) - len(set().union(*hashes))
     if twice:
         message = f"{twice} pictures are in more than one of the packs, and count for each of them"
+        warnings.warn(message, RecapWarning, stacklevel=3)
+    if any(captioner.calibration for captioner in packs):
+        message = "the confidence was fitted to single packs: captions have none until recap pack calibrate fits it"
         warnings.warn(message, RecapWarning, stacklevel=3)
     languages = {captioner.settings.language for captioner in packs}
     for one, other in pairwise(sorted(languages)):
