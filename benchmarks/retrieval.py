@@ -80,7 +80,7 @@ def build(rows: int, dimension: int, index: str) -> Datastore:
 def their_index(store: Datastore) -> Any:
     """Return FAISS's own index: the one inside ours where that is flat, else one of the same vectors."""
     if store.index.kind == "flat":
-        ours: Any = store._searcher._built()
+        ours: Any = store._searcher._up_to_date()
         return ours._faiss
     flat = faiss.IndexFlatIP(store.dimension)
     for start in range(0, len(store), BLOCK):

@@ -7,10 +7,9 @@ import sys
 import numpy as np
 import pytest
 
-from recap.datastore import DatastoreView, collection, open_store
+from recap.datastore import DatastoreView, milvus, open_store
 from recap.datastore.base import Filters, centred
-from recap.datastore.collection import Address, condition
-from recap.datastore.milvus import MilvusStore, check_free, uncentred
+from recap.datastore.milvus import Address, MilvusStore, check_free, condition, uncentred
 from recap.errors import InputError, MissingExtraError, PackError
 
 
@@ -61,7 +60,7 @@ def test_without_the_extra_it_is_named(monkeypatch):
     def missing(name):
         raise ImportError(name)
 
-    monkeypatch.setattr(collection, "import_module", missing)
+    monkeypatch.setattr(milvus, "import_module", missing)
     with pytest.raises(MissingExtraError, match=r"recap-captioner\[milvus\]"):
         MilvusStore("milvus:./captions.db")
 

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recap.datastore import Datastore
-from recap.datastore import ranking as duplicates
+from recap.datastore import Datastore, ranking
 from recap.errors import InputError
 
 
@@ -28,14 +27,13 @@ def clusters(seed: int, count: int = 90) -> np.ndarray:
 def test_near_duplicates_are_those_of_brute_force(seed: int, cosine: float, block: int):
     rows = clusters(seed)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(duplicates, "BLOCK", block)
-        pieces = [(slice(0, 50), rows[:50]), (slice(50, 90), rows[50:])]
-        assert duplicates.alike(pieces, cosine).tolist() == brute_force(rows, cosine)
+        patch.setattr(ranking, "BLOCK", block)
+        assert ranking.near_duplicates([rows[:50], rows[50:]], cosine).tolist() == brute_force(rows, cosine)
 
 
 @pytest.mark.parametrize("limit", [0, 50_000])
 def test_large_stores_are_searched_and_find_the_same(limit: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(duplicates, "EXACT_ROWS", limit)
+    monkeypatch.setattr(ranking, "EXACT_ROWS", limit)
     rows = clusters(1)
     store = Datastore(8, center=rows.mean(axis=0))
     store.add([f"caption {number}" for number in range(len(rows))], rows)

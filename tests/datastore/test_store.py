@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recap.datastore import ApproximateArguments, Datastore, SearchResult
-from recap.datastore import searcher as searcher_module
+from recap.datastore import ApproximateArguments, Datastore, SearchResult, ranking
 from recap.errors import EncoderMismatchError, InputError
 
 
@@ -40,9 +39,9 @@ def test_search_is_brute_force(arguments, dtype, centre, queries, unit, brute):
         assert_same(store.search(asked, k), brute(store, asked, k))
 
 
-@pytest.mark.parametrize("few", [0, 512])
-def test_images_are_left_out_query_by_query(arguments, few, unit, brute, monkeypatch):
-    monkeypatch.setattr(searcher_module, "FEW_EXCLUDED", few)
+@pytest.mark.parametrize("spare", [0, 8])
+def test_images_are_left_out_query_by_query(arguments, spare, unit, brute, monkeypatch):
+    monkeypatch.setattr(ranking, "SPARE", spare)
     store = make(unit, index=arguments)
     asked = unit(6, seed=1)
     excluded = ["image 1", {"image 1", "image 2"}, None, "", ["image 11", "no such image"], "image 0"]

@@ -10,7 +10,8 @@ from click.testing import CliRunner
 from recap import ReCap
 from recap.alignment import LinearAlignment
 from recap.cli.main import cli
-from recap.datastore import Datastore, DiskStore, diskstore
+from recap.datastore import Datastore, DiskStore
+from recap.datastore import store as stores
 from recap.datastore.milvus import MilvusStore
 from recap.errors import InputError, PackError
 from recap.files import sealed, write_json
@@ -151,7 +152,7 @@ def test_the_command_and_what_info_says(folder):
 def test_fit_puts_captions_where_it_is_told(pairs_folder, encoder_folder, tmp_path, monkeypatch):
     monkeypatch.setenv("RECAP_CACHE", str(tmp_path / "cache"))
     options = ["--encoder", f"onnx:{encoder_folder}", "--lm", "none", "--out", str(tmp_path / "new"), "--no-calibrate"]
-    monkeypatch.setattr(diskstore, "SPILL_BYTES", 500)
+    monkeypatch.setattr(stores, "SPILL_BYTES", 500)
     done = CliRunner().invoke(cli, ["fit", str(pairs_folder), *options, "--datastore", "disk"])
     assert done.exit_code == 0, done.output
     store = pack.read_datastore(tmp_path / "new")

@@ -9,6 +9,7 @@ import pytest
 
 from recap import ReCap
 from recap.datastore import Datastore
+from recap.datastore.base import Columns
 from recap.packs import folder as pack
 from recap.packs.verify import verify
 from recap.types import Pair
@@ -69,8 +70,8 @@ def test_parts_of_another_encoder(folder: Path):
 
 def test_an_empty_datastore_and_vectors_that_are_none(folder: Path):
     store = Datastore.load(folder / "datastore")
-    store._blocks.append(np.full((1, 12), np.nan, dtype=np.float32))
-    store._table.extend(np.array([900]), np.array([54]), ["x"], [""], [False], [""])
+    nan = np.full((1, 12), np.nan, dtype=np.float32)
+    store._segments.add(np.array([900]), nan, Columns(["x"], [""], [False], [""]))
     store.save(folder / "datastore")
     assert "caption 900" in broken(folder)["vectors"]
     store.remove(store.ids)

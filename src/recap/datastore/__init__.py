@@ -1,7 +1,6 @@
 """Captions with their vectors: add, remove, filter, and find the nearest to an image."""
 
-from recap.datastore.base import CaptionRow, CaptionStore, SearchResult
-from recap.datastore.diskstore import DiskStore
+from recap.datastore.base import CaptionRow, CaptionStore, MutableStore, SearchResult
 from recap.datastore.index import (
     ApproximateArguments,
     DiskArguments,
@@ -10,10 +9,8 @@ from recap.datastore.index import (
     IndexArguments,
     VectorIndex,
 )
-from recap.datastore.mutable import MutableStore
-from recap.datastore.store import Datastore
-from recap.datastore.unimodal import ImageTable
-from recap.datastore.view import DatastoreView, open_store
+from recap.datastore.store import Datastore, DiskStore
+from recap.datastore.view import DatastoreView, ImageTable, open_store
 
 __all__ = [
     "ApproximateArguments",

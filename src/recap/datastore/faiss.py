@@ -6,14 +6,14 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from typing import Any, TypeAlias
+from typing import Any
 
 import faiss as faiss_module
 import numpy as np
 import numpy.typing as npt
 
-from recap.datastore.base import Ids
-from recap.datastore.index import ApproximateArguments, DiskArguments, VectorIndex
+from recap.datastore.base import Ids, Mask
+from recap.datastore.index import ApproximateArguments, ListArguments, VectorIndex
 from recap.datastore.ranking import dot_error
 from recap.types import Vectors
 
@@ -29,8 +29,6 @@ BLOCK = 4096
 
 ROWS_PER_THREAD = 8192
 """A thread is started for no fewer rows."""
-
-Mask: TypeAlias = npt.NDArray[np.bool_]
 
 _blas_lock = threading.Lock()
 _blas_users = 0
@@ -177,15 +175,13 @@ class ApproximateIndex(VectorIndex):
 
     def sample_size(self, rows: int) -> int:
         """Return how many vectors the training wants."""
-        if rows < self._arguments.minimum_rows:
-            return 0
-        return min(rows, self._list_count(rows) * self._arguments.sample_per_list)
+        return self._arguments.sample_size(rows) if rows >= self._arguments.minimum_rows else 0
 
     def prepare(self, rows: int, sample: Vectors) -> None:
         """Train on ``sample`` when ``rows`` are enough for lists."""
         if rows < self._arguments.minimum_rows:
             return
-        count = min(self._list_count(rows), len(sample))
+        count = min(self._arguments.list_count(rows), len(sample))
         lists = untrained_lists(self._dimension, count, faiss.ScalarQuantizer.QT_fp16, self._arguments)
         with _blas():
             lists.train(np.ascontiguousarray(sample))
@@ -220,17 +216,9 @@ class ApproximateIndex(VectorIndex):
         mask[ids] = True
         return selector(mask)
 
-    def _list_count(self, rows: int) -> int:
-        return self._arguments.lists or int(rows**0.5)
-
 
 def untrained_lists(
-    dimension: int,
-    count: int,
-    codes: int,
-    arguments: ApproximateArguments | DiskArguments,
-    *,
-    by_residual: bool = False,
+    dimension: int, count: int, codes: int, arguments: ListArguments, *, by_residual: bool = False
 ) -> Any:
     """Return ``count`` inverted lists of ``codes`` (of a vector, or of its difference from the list's centre)."""
     coarse = faiss.IndexFlatIP(dimension)

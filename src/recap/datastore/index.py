@@ -1,18 +1,31 @@
-"""What finds the nearest vectors: one abstract index, and the arguments of each kind."""
+"""What finds the nearest captions: one abstract index, the arguments of each kind, and the search of a store."""
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from recap.datastore.base import Ids
+import numpy as np
+import numpy.typing as npt
+
+from recap.datastore.base import Excluded, Filters, Ids, SearchResult, centred
+from recap.datastore.ranking import rank
+from recap.datastore.segments import Segments
 from recap.errors import InputError
 from recap.types import Vectors, check_kinds
+
+if TYPE_CHECKING:
+    from recap.datastore.lists import Lists
 
 RECALL_K = 13
 RECALL_QUERIES = 100
 """An index on disk is measured by how many of the true 13 nearest it finds for so many captions of the store."""
+
+REMEMBERED = 4
+"""Filters for which it is kept which captions pass."""
 
 
 class VectorIndex(ABC):
@@ -70,7 +83,7 @@ class IndexArguments:
     kind: ClassVar[str]
 
     def build(self, dimension: int) -> VectorIndex:
-        """Return an empty index."""
+        """Return an empty index in memory."""
         raise NotImplementedError
 
     def as_dict(self) -> dict[str, Any]:
@@ -85,7 +98,7 @@ class FlatArguments(IndexArguments):
     kind: ClassVar[str] = "flat"
 
     def build(self, dimension: int) -> VectorIndex:
-        """Return an empty index."""
+        """Return an empty index in memory."""
         from recap.datastore.faiss import ExactIndex
 
         return ExactIndex(dimension)
@@ -98,22 +111,15 @@ class HalfArguments(IndexArguments):
     kind: ClassVar[str] = "half"
 
     def build(self, dimension: int) -> VectorIndex:
-        """Return an empty index."""
+        """Return an empty index in memory."""
         from recap.datastore.faiss import ExactIndex
 
         return ExactIndex(dimension, half=True)
 
 
 @dataclass(frozen=True, slots=True)
-class ApproximateArguments(IndexArguments):
-    """Inverted lists over float16: looks at the ``probes`` nearest lists only.
-
-    On COCO captions (MiniLM, 100,000 x 384) 64 probes find 99.4% of the true 13 nearest in a seventh of the time a
-    single query takes with ``flat``; 16 find 95.8% in a thirtieth. A graph (HNSW) answered three times as fast as the
-    64 probes at 99.2%, but took sixteen times as long to build and cannot forget captions.
-    """
-
-    kind: ClassVar[str] = "approximate"
+class ListArguments(IndexArguments):
+    """Base of the arguments of inverted lists, of which a search looks at the ``probes`` nearest only."""
 
     probes: int = 64
     lists: int = 0
@@ -127,38 +133,45 @@ class ApproximateArguments(IndexArguments):
         if self.probes < 1 or self.lists < 0 or self.minimum_rows < 1 or self.sample_per_list < 1:
             raise InputError("probes, minimum_rows and sample_per_list must be at least 1, and lists at least 0")
 
+    def list_count(self, rows: int) -> int:
+        """Return the number of lists for that many vectors."""
+        return self.lists or int(rows**0.5)
+
+    def sample_size(self, rows: int) -> int:
+        """Return how many of that many vectors the lists are trained on."""
+        return min(rows, self.list_count(rows) * self.sample_per_list)
+
+
+@dataclass(frozen=True, slots=True)
+class ApproximateArguments(ListArguments):
+    """Inverted lists over float16, in memory.
+
+    On COCO captions (MiniLM, 100,000 x 384) 64 probes find 99.4% of the true 13 nearest in a seventh of the time a
+    single query takes with ``flat``; 16 find 95.8% in a thirtieth. A graph (HNSW) answered three times as fast as the
+    64 probes at 99.2%, but took sixteen times as long to build and cannot forget captions.
+    """
+
+    kind: ClassVar[str] = "approximate"
+
     def build(self, dimension: int) -> VectorIndex:
-        """Return an empty index."""
+        """Return an empty index in memory."""
         from recap.datastore.faiss import ApproximateIndex
 
         return ApproximateIndex(dimension, self)
 
 
 @dataclass(frozen=True, slots=True)
-class DiskArguments(IndexArguments):
+class DiskArguments(ListArguments):
     """Inverted lists of 8-bit codes that stay on disk, for stores larger than memory; see ``DiskStore``."""
 
     kind: ClassVar[str] = "disk"
 
-    probes: int = 64
-    lists: int = 0
-    """0: the square root of the number of vectors."""
     minimum_rows: int = 100_000
     """Below this the search is exact, in memory."""
-    sample_per_list: int = 64
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.probes < 1 or self.lists < 0 or self.minimum_rows < 1 or self.sample_per_list < 1:
-            raise InputError("probes, minimum_rows and sample_per_list must be at least 1, and lists at least 0")
 
     def build(self, dimension: int) -> VectorIndex:
-        """Raise: such an index is built in the folder of its store."""
-        raise InputError("a store in memory cannot be searched on disk: make a DiskStore")
-
-    def list_count(self, rows: int) -> int:
-        """Return the number of lists for that many vectors."""
-        return self.lists or int(rows**0.5)
+        """Return an empty index for captions that are not in lists yet."""
+        return HalfArguments().build(dimension)
 
 
 KINDS: dict[str, type[IndexArguments]] = {
@@ -182,3 +195,150 @@ def index_arguments(kind: str | IndexArguments, values: dict[str, Any] | None = 
     except TypeError as error:
         raise InputError(f"the index {kind!r}: {error}") from error
     return made
+
+
+@dataclass(frozen=True, slots=True)
+class _Allowed:
+    """The captions that pass some filters."""
+
+    in_lists: int
+    """How many of those in the lists."""
+    selector: Any
+    """Lets these pass; None: all of them pass."""
+    fresh: Ids | None
+    """Those outside of the lists; None: all of them."""
+
+
+class Searcher:
+    """Searches captions, centred by ``center``: those in inverted lists on disk there, all others in memory."""
+
+    def __init__(self, segments: Segments, center: Vectors | None, arguments: IndexArguments) -> None:
+        self.center = center
+        self.arguments = arguments
+        self.lists: Lists | None = None
+        self._segments = segments
+        self._index: VectorIndex | None = None
+        """Of the captions that are not in the lists; built when first needed."""
+        self._version = -1
+        """The segments' when ``_index`` was last equal to them; another searcher's captions may have come since."""
+        self._lock = threading.Lock()
+        self._remembered: dict[tuple[Filters, int], _Allowed] = {}
+        """Which captions pass, by filters and the segments' version."""
+
+    def added(self, ids: Ids) -> None:
+        """Take note that captions have just come."""
+        if self._index is not None and self._version == self._segments.version - 1:
+            self._index.add(ids, self.vectors(ids))
+            self._version = self._segments.version
+
+    def removed(self, ids: Ids) -> None:
+        """Take note that captions have just gone."""
+        if self._index is not None and self._version == self._segments.version - 1:
+            self._index.remove(ids[ids >= self._first_fresh])
+            self._version = self._segments.version
+
+    def vectors(self, ids: npt.ArrayLike) -> Vectors:
+        """Return the centred unit vectors of captions."""
+        return centred(self._segments.vectors(ids), self.center)
+
+    @property
+    def outgrown(self) -> bool:
+        """Whether lists on disk should be made, or made anew because too much has come since."""
+        if not isinstance(self.arguments, DiskArguments):
+            return False
+        if self.lists is None:
+            return len(self._segments) >= self.arguments.minimum_rows
+        fresh = self._segments.count_from(self._first_fresh)
+        return fresh > max(self.arguments.minimum_rows, self.lists.rows // 10)
+
+    def use(self, lists: Lists | None) -> None:
+        """Search these lists, or none."""
+        self.lists, self._index = lists, None
+        self._remembered.clear()
+
+    def build_lists(self, folder: Path) -> None:
+        """Make the lists, in files in ``folder``, and measure how many of the nearest they find."""
+        from recap.datastore.lists import build_lists, measure_recall
+
+        assert isinstance(self.arguments, DiskArguments)
+        self.use(build_lists(self._segments, self.center, self.arguments, folder))
+        assert self.lists is not None
+        self.lists.recall = measure_recall(self._segments, self.center, self.arguments.seed, self.search)
+
+    def search(
+        self, queries: Vectors, k: int, filters: Filters | None = None, exclude: Excluded | None = None
+    ) -> SearchResult:
+        """Return the ``k`` nearest among the captions that pass ``filters``, without those of the excluded images."""
+        with self._lock:
+            index = self._up_to_date()
+            allowed = self._allowed(filters or Filters())
+        lists, arguments = self.lists, self.arguments
+
+        def propose(asked: Vectors, count: int) -> tuple[Ids, Vectors]:
+            found = index.search(asked, count, allowed.fresh)
+            if lists is None:
+                return found
+            assert isinstance(arguments, DiskArguments)
+            there = lists.search(asked, count, arguments.probes, allowed.in_lists, allowed.selector)
+            return _best(count, *there, *found)
+
+        found = rank(
+            propose,
+            queries,
+            k,
+            error=index.error if lists is None else float("inf"),
+            available=allowed.in_lists + (len(index) if allowed.fresh is None else len(allowed.fresh)),
+            vectors=self.vectors,
+            images=self._segments.image_ids,
+            exclude=exclude,
+        )
+        return SearchResult(*found)
+
+    @property
+    def _first_fresh(self) -> int:
+        return 0 if self.lists is None else self.lists.next_id
+
+    def _up_to_date(self) -> VectorIndex:
+        if self._index is None or self._version != self._segments.version or self._index.outgrown:
+            self._index = None
+            self._index = self._build()
+            self._version = self._segments.version
+        return self._index
+
+    def _build(self) -> VectorIndex:
+        segments, index = self._segments, self.arguments.build(self._segments.dimension)
+        rows = len(segments) if self.lists is None else segments.count_from(self._first_fresh)
+        sample = segments.sample(index.sample_size(rows), 0)
+        index.prepare(rows, centred(sample, self.center))
+        for ids, vectors in segments.stream(self._first_fresh):
+            index.add(ids, centred(vectors, self.center))
+        return index
+
+    def _allowed(self, filters: Filters) -> _Allowed:
+        if self.lists is None and filters == Filters():
+            return _Allowed(0, None, None)
+        key = (filters, self._segments.version)
+        if key not in self._remembered:
+            if len(self._remembered) == REMEMBERED:
+                self._remembered.clear()
+            self._remembered[key] = self._find_allowed(filters)
+        return self._remembered[key]
+
+    def _find_allowed(self, filters: Filters) -> _Allowed:
+        ids, first = self._segments.find(filters), self._first_fresh
+        old, fresh = np.split(ids, [int(np.searchsorted(ids, first))])
+        chosen = None
+        if self.lists is not None and len(old) < self.lists.rows:
+            from recap.datastore.faiss import selector
+
+            passing = np.zeros(first, dtype=bool)
+            passing[old] = True
+            chosen = selector(passing)
+        return _Allowed(len(old), chosen, None if filters == Filters() else fresh)
+
+
+def _best(k: int, ids: Ids, similarities: Vectors, more: Ids, their: Vectors) -> tuple[Ids, Vectors]:
+    """Return the ``k`` best of two results."""
+    ids, similarities = np.concatenate([ids, more], axis=1), np.concatenate([similarities, their], axis=1)
+    order = np.lexsort((ids, -similarities), axis=1)[:, :k]
+    return np.take_along_axis(ids, order, axis=1), np.take_along_axis(similarities, order, axis=1)

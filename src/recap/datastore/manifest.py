@@ -1,14 +1,35 @@
-"""The manifest of a store on disk: what belongs to it, file by file."""
+"""The files of a store on disk: one manifest, whose replacement is the commit, and what it lists.
+
+    manifest.json              what belongs to the store; a file that is not listed does not
+    segment-00001.parquet      captions: id, text, source, synthetic, image_id
+    segment-00001.safetensors  their vectors, in the same order
+    removed-00002.safetensors  ids of captions of earlier segments that are gone
+    center-00001.safetensors   the vector the index is centred by
+
+A store that is searched on disk (format version 2) has its captions as Arrow, which can be read in place, and an index:
+
+    segment-00001.arrow        instead of the Parquet file
+    index-00003.faiss          what the index has learnt from a sample
+    sizes-00003.safetensors    how many captions each of its inverted lists holds
+    lists-00003.bin            the lists, one after the other: codes of all its captions, then their ids
+
+New files get numbers that no file in the folder has, so nothing that is in use is ever overwritten.
+"""
 
 from __future__ import annotations
 
+import json
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
 
 from recap.errors import PackError
-from recap.files import CHECKSUM, file_sha256, read_json
+from recap.files import CHECKSUM, file_sha256, read_json, sealed, write_json
 from recap.types import check_kinds
 
 FORMAT = "recap-datastore"
@@ -21,9 +42,27 @@ OURS = re.compile(r"(segment|removed|center|index|sizes|lists)-(\d+)\.(parquet|a
 """The names of files of a store; no other is ever read, written or deleted."""
 MAX_DIMENSION = 1 << 20
 
+TYPES = {"float32": "F32", "float16": "F16", "int64": "I64"}
+ALIGNMENT = 64
+MAX_HEADER = 1 << 20
+
+MAX_ROW_BYTES = 4096
+"""Limit of the texts of a row, on average."""
+ALLOWANCE = 64 << 20
+"""Bytes that a table may have besides."""
+
+
+class _Checked:
+    """Values from a json file, whose types are checked."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        check_kinds(self)
+
 
 @dataclass(frozen=True, slots=True)
-class StoredFile:
+class StoredFile(_Checked):
     """A file of the store and what it must be like."""
 
     name: str
@@ -34,6 +73,11 @@ class StoredFile:
         check_kinds(self)
         if not OURS.fullmatch(self.name):
             raise ValueError(f"{self.name!r} is not the name of a file of a store")
+
+    @classmethod
+    def of(cls, path: Path) -> StoredFile:
+        """Describe a file as it is."""
+        return cls(path.name, path.stat().st_size, file_sha256(path))
 
     def check(self, folder: Path, verify: bool) -> Path:
         """Return the path; ``PackError`` when the file is not there, not whole, or (``verify``) not the same."""
@@ -48,30 +92,24 @@ class StoredFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class StoredSegment(_Checked):
     """Captions that were written together."""
 
     rows: int
     captions: StoredFile
     vectors: StoredFile
 
-    def __post_init__(self) -> None:
-        check_kinds(self)
-
 
 @dataclass(frozen=True, slots=True)
-class Removal:
+class Removal(_Checked):
     """Captions that were removed together."""
 
     rows: int
     ids: StoredFile
 
-    def __post_init__(self) -> None:
-        check_kinds(self)
-
 
 @dataclass(frozen=True, slots=True)
-class BuiltIndex:
+class BuiltIndex(_Checked):
     """An index on disk, of the captions there were when it was built."""
 
     rows: int
@@ -85,9 +123,6 @@ class BuiltIndex:
     recall_k: int
     recall_queries: int
 
-    def __post_init__(self) -> None:
-        check_kinds(self)
-
     @property
     def files(self) -> list[StoredFile]:
         """All files of the index."""
@@ -95,7 +130,7 @@ class BuiltIndex:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(_Checked):
     """What the store in a folder consists of."""
 
     encoder: str
@@ -105,7 +140,7 @@ class Manifest:
     next_id: int
     index: dict[str, Any]
     center: StoredFile | None = None
-    segments: tuple[Segment, ...] = ()
+    segments: tuple[StoredSegment, ...] = ()
     removed: tuple[Removal, ...] = ()
     generation: str = ""
     """Changes with every commit, so that a writer notices another one."""
@@ -120,9 +155,9 @@ class Manifest:
             raise ValueError("there is no kind of index")
 
     @property
-    def version(self) -> int:
-        """The version of the format that can say all this."""
-        return VERSION_WITH_INDEX if self.index["kind"] == DISK else VERSION
+    def on_disk(self) -> bool:
+        """Whether the store is searched on disk."""
+        return bool(self.index["kind"] == DISK)
 
     @property
     def files(self) -> list[StoredFile]:
@@ -131,6 +166,15 @@ class Manifest:
         files += [removal.ids for removal in self.removed]
         files += [] if self.built is None else self.built.files
         return files if self.center is None else [*files, self.center]
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Make ``manifest`` the store in a folder, in the lowest version of the format that can say it."""
+    version = VERSION_WITH_INDEX if manifest.on_disk else VERSION
+    values = {"format": FORMAT, "version": version, **asdict(manifest)}
+    if version == VERSION:
+        del values["built"]
+    write_json(folder / MANIFEST, sealed(values), follow=False)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -146,24 +190,127 @@ def read_manifest(folder: Path) -> Manifest:
             raise PackError(
                 f"{path} has the format version {version}; this recap reads up to {VERSION_WITH_INDEX}: use a newer one"
             )
-        segments = [
-            Segment(s["rows"], StoredFile(**s["captions"]), StoredFile(**s["vectors"])) for s in values.pop("segments")
-        ]
-        removed = [Removal(r["rows"], StoredFile(**r["ids"])) for r in values.pop("removed")]
-        center, built = values.pop("center"), values.pop("built", None)
-        return Manifest(
-            segments=tuple(segments),
-            removed=tuple(removed),
-            center=center and StoredFile(**center),
-            built=built and _built_index(built),
-            **values,
-        )
+        return _manifest(**values)
     except FileNotFoundError as error:
         raise PackError(f"{folder} holds no datastore: {path} is missing") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise PackError(f"{path} is damaged: {error}") from error
 
 
-def _built_index(values: dict[str, Any]) -> BuiltIndex:
-    files = {name: StoredFile(**values[name]) for name in ("trained", "sizes", "lists")}
-    return BuiltIndex(**{**values, **files})
+def _manifest(*, segments: Any, removed: Any, center: Any, built: Any = None, **values: Any) -> Manifest:
+    def files(known: dict[str, Any], *names: str) -> dict[str, Any]:
+        return {**known, **{name: StoredFile(**known[name]) for name in names}}
+
+    return Manifest(
+        segments=tuple(StoredSegment(**files(segment, "captions", "vectors")) for segment in segments),
+        removed=tuple(Removal(**files(removal, "ids")) for removal in removed),
+        center=center and StoredFile(**center),
+        built=built and BuiltIndex(**files(built, "trained", "sizes", "lists")),
+        **values,
+    )
+
+
+def write_matrix(
+    file: BinaryIO, name: str, shape: tuple[int, ...], dtype: str, pieces: Iterable[npt.NDArray[Any]]
+) -> None:
+    """Write ``pieces``, which together make up an array of ``shape``, as the tensor ``name`` of a safetensors file.
+
+    The format is eight bytes with the length of a json header, the header, and the numbers. It is written and mapped
+    here directly because the library wants all of a tensor at once.
+    """
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    header = json.dumps({name: {"dtype": TYPES[dtype], "shape": list(shape), "data_offsets": [0, size]}}).encode()
+    header += b" " * (-(len(header) + 8) % ALIGNMENT)
+    file.write(len(header).to_bytes(8, "little") + header)
+    stored = np.dtype(dtype).newbyteorder("<")
+    for piece in pieces:
+        file.write(np.ascontiguousarray(piece, dtype=stored).data)
+
+
+def map_matrix(path: Path, name: str, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """Return the tensor ``name`` of a file, mapped; ``PackError`` names the file when it is not as expected."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            entry = json.loads(file.read(length))[name] if length <= MAX_HEADER else None
+        if entry != {"dtype": TYPES[dtype], "shape": list(shape), "data_offsets": [0, size]}:
+            raise PackError(f"{path} does not hold the {dtype} array of shape {shape} that the manifest promises")
+        if path.stat().st_size != 8 + length + size:
+            raise PackError(f"{path} is truncated or damaged: {path.stat().st_size} bytes, not {8 + length + size}")
+        if size == 0:
+            return np.empty(shape, dtype=dtype)
+        return np.memmap(path, dtype=np.dtype(dtype).newbyteorder("<"), mode="r", offset=8 + length, shape=shape)
+    except FileNotFoundError as error:
+        raise PackError(f"{path} is missing; the store needs it") from error
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise PackError(f"{path} is not a readable safetensors file: {error}") from error
+
+
+def read_table(source: Path, columns: Mapping[str, str], rows: int | None = None) -> Any:
+    """Return columns of a Parquet table, by their kinds (int, bool, text, ints), as an Arrow table.
+
+    ``PackError`` when it cannot be read, has another number of rows, or would be far larger than such tables are. A
+    table of a megabyte can say a long text thousands of times: so texts are read as a dictionary and numbers, added
+    up, and written out only if they are not more than captions of people would be.
+    """
+    import pyarrow
+    import pyarrow.parquet
+
+    texts = [name for name, kind in columns.items() if kind == "text"]
+    try:
+        with pyarrow.parquet.ParquetFile(source, read_dictionary=texts) as file:
+            check_table(file, source, columns, rows)
+            table = file.read(columns=list(columns))
+        check_texts(table, texts, source)
+        for name in texts:
+            place = table.schema.get_field_index(name)
+            table = table.set_column(place, name, table[name].cast(pyarrow.large_string()))
+        return table
+    except (pyarrow.ArrowException, OSError, KeyError, ValueError) as error:
+        raise PackError(f"{source} is not a readable table of a pack: {error}") from error
+
+
+def check_table(file: Any, source: Path, columns: Mapping[str, str], rows: int | None = None) -> None:
+    """Raise by what an open ``ParquetFile`` says about itself, before any of it is read; see ``read_table``."""
+    found = file.metadata.num_rows
+    if rows is not None and found != rows:
+        raise PackError(f"{source} holds {found} rows; {rows} are promised")
+    for name, kind in columns.items():
+        if not _is_of_kind(file.schema_arrow.field(name).type, kind):
+            raise PackError(f"{source}: the column {name} is {file.schema_arrow.field(name).type}, not {kind}")
+    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+    parts = [group.column(number) for group in groups for number in range(group.num_columns)]
+    size = sum(max(part.total_uncompressed_size, 8 * part.num_values) for part in parts)
+    _check_size(size, found, source)
+
+
+def check_texts(table: Any, names: list[str], source: Path) -> None:
+    """Raise unless columns that were read as dictionaries have no gaps, and are not too large when written out."""
+    from pyarrow import compute
+
+    size = 0
+    for name in names:
+        if table[name].null_count:
+            raise PackError(f"{source}: the column {name} has gaps")
+        for chunk in table[name].chunks:
+            lengths = compute.take(compute.binary_length(chunk.dictionary), chunk.indices)
+            size += compute.sum(lengths.cast("int64")).as_py() or 0
+    _check_size(size, table.num_rows, source)
+
+
+def _check_size(size: int, rows: int, source: Path) -> None:
+    if size > ALLOWANCE + MAX_ROW_BYTES * rows:
+        raise PackError(f"{source}: {size} bytes in {rows} rows are far more than captions take; it is not read")
+
+
+def _is_of_kind(found: Any, kind: str) -> bool:
+    from pyarrow import types
+
+    if types.is_dictionary(found):
+        found = found.value_type
+    if kind == "text":
+        return bool(types.is_string(found) or types.is_large_string(found))
+    if kind == "ints":
+        return bool(types.is_list(found) and types.is_int64(found.value_type))
+    return bool(types.is_int64(found) if kind == "int" else types.is_boolean(found))

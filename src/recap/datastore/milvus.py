@@ -2,39 +2,237 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import os
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
 
 import numpy as np
 import numpy.typing as npt
 
-from recap.datastore.base import CaptionRow, Excluded, Filters, Ids, Names, SearchResult, centred
-from recap.datastore.collection import (
-    LONGEST,
-    MOST,
-    Address,
-    Collection,
-    condition,
-    decode_center,
-    encode_center,
-    encode_names,
-    require_pymilvus,
-    search,
-    stacked,
+from recap.datastore.base import (
+    CaptionRow,
+    Columns,
+    Excluded,
+    Filters,
+    Ids,
+    MutableStore,
+    Names,
+    SearchResult,
+    centred,
+    is_same_center,
+    names,
 )
-from recap.datastore.mutable import MutableStore
-from recap.datastore.ranking import left_out
-from recap.datastore.view import DatastoreView
-from recap.errors import InputError, PackError
+from recap.datastore.ranking import dot_error, rank
+from recap.datastore.store import DiskStore
+from recap.datastore.view import MILVUS, DatastoreView
+from recap.errors import InputError, MissingExtraError, PackError
 from recap.types import Vectors
 
+TOKEN = "RECAP_MILVUS_TOKEN"
+"""The environment variable with the token, or user:password, of a server that asks for one."""
+
 FORMAT = "1"
+DEFAULT_COLLECTION = "captions"
 FIELDS = ("text", "source", "synthetic", "image_id")
+
+MOST = 16_384
+"""Milvus returns no more rows than this at once."""
 GET = 1024
-"""So many captions are fetched by id at a time."""
+"""Captions that are fetched by id at a time."""
+ASK = 64
+"""Queries that are asked at a time: what they find comes with its vectors."""
+LONGEST = 65_535
+"""Bytes of the longest text that fits."""
+MESSAGE_BYTES = 8 << 20
+"""About how much is inserted in one message; servers take up to 64 MB."""
+
+INDEXES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "FLAT": ({}, {}),
+    "AUTOINDEX": ({}, {}),
+    "HNSW": ({"M": 16, "efConstruction": 200}, {"ef": 256}),
+    "IVF_FLAT": ({"nlist": 1024}, {"nprobe": 64}),
+    "IVF_SQ8": ({"nlist": 1024}, {"nprobe": 64}),
+    "DISKANN": ({}, {"search_list": 256}),
+}
+"""Kinds of index that can be asked for, with what they are built and searched with."""
+
+LITE_OPTIONS = {"grpc.keepalive_time_ms": 600_000, "grpc.keepalive_permit_without_calls": False}
+"""For the server of a file: it takes the client's usual signs of life for an attack, and hangs up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where collections are: ``milvus:./captions.db``, or ``milvus:http://host:19530?collection=a,b&index=HNSW``."""
+
+    server: str
+    collections: tuple[str, ...] = (DEFAULT_COLLECTION,)
+    index: str = ""
+
+    @classmethod
+    def parse(cls, url: str) -> Address:
+        """Return the parts of an address, or say what is wrong with it."""
+        server, _, query = url.removeprefix(MILVUS).partition("?")
+        options = {name: values[-1] for name, values in parse_qs(query).items()}
+        index = options.get("index", "").upper()
+        collections = tuple(name for name in options.get("collection", DEFAULT_COLLECTION).split(",") if name)
+        if not url.startswith(MILVUS) or options.keys() - {"collection", "index"} or not collections:
+            raise InputError(
+                f"{url}: not an address such as milvus:./captions.db or milvus:http://host:19530?collection=a"
+            )
+        if index and index not in INDEXES:
+            raise InputError(f"{url}: unknown index {index}; choose one of {', '.join(INDEXES)}")
+        if "://" not in server:
+            if not server.endswith(".db"):
+                raise InputError(f"{url}: a file of Milvus Lite has a name that ends in .db")
+            server = str(Path(server).expanduser().resolve())
+        return cls(server, collections, index)
+
+    @classmethod
+    def single(cls, url: str) -> Address:
+        """Return the parts of the address of one collection."""
+        address = cls.parse(url)
+        if len(address.collections) != 1:
+            raise InputError(f"{url}: a store is one collection; several are opened by open_store, as a view")
+        return address
+
+    @property
+    def embedded(self) -> bool:
+        """Whether it is a file of Milvus Lite and not a server."""
+        return "://" not in self.server
+
+    @property
+    def url(self) -> str:
+        """The whole address; a file by its full path."""
+        return f"{MILVUS}{self.server}?collection={','.join(self.collections)}"
+
+    def one(self, collection: str) -> Address:
+        """Return the address of one of the collections."""
+        return replace(self, collections=(collection,))
+
+
+class Collection:
+    """The calls that a store makes to one collection: an id, a unit vector, and what is known about each caption."""
+
+    def __init__(self, address: Address, *, new: bool = False) -> None:
+        """Connect; ``new`` makes the file of Milvus Lite if there is none."""
+        pymilvus = _require_pymilvus()
+        if address.embedded and new:
+            Path(address.server).parent.mkdir(parents=True, exist_ok=True)
+        elif address.embedded and not Path(address.server).exists():
+            raise PackError(f"{address.url}: there is no such file")
+        self.address = address
+        self._error = pymilvus.MilvusException
+        try:
+            options = {"grpc_options": LITE_OPTIONS} if address.embedded else {}
+            self.client = pymilvus.MilvusClient(address.server, token=os.environ.get(TOKEN, ""), **options)
+        except (pymilvus.MilvusException, ModuleNotFoundError) as error:
+            if address.embedded and find_spec("milvus_lite") is None:
+                raise MissingExtraError("a datastore in a file of Milvus Lite", "milvus") from error
+            why = "; one process at a time can open it: is it open in another?" if address.embedded else ""
+            raise PackError(f"{address.server}: cannot be opened: {error}{why}") from error
+
+    def call(self, method: str, **arguments: Any) -> Any:
+        """Call a method of the client for this collection."""
+        try:
+            return getattr(self.client, method)(collection_name=self.address.collections[0], **arguments)
+        except self._error as error:
+            raise PackError(f"{self.address.url}: {method} failed: {error}") from error
+
+    def create(self, dimension: int, properties: dict[str, str]) -> None:
+        """Create it, empty."""
+        kinds, index = _require_pymilvus().DataType, properties["index"]
+        schema = self.client.create_schema(auto_id=False, enable_dynamic_field=False)
+        schema.add_field("id", kinds.INT64, is_primary=True)
+        schema.add_field("vector", kinds.FLOAT_VECTOR, dim=dimension)
+        for name in ("text", "source", "image_id"):
+            schema.add_field(name, kinds.VARCHAR, max_length=LONGEST)
+        schema.add_field("synthetic", kinds.BOOL)
+        indexes = self.client.prepare_index_params()
+        indexes.add_index("vector", index_type=index, metric_type="IP", params=INDEXES[index][0])
+        known = {f"recap.{name}": value for name, value in properties.items()}
+        self.call("create_collection", schema=schema, properties=known, consistency_level="Strong")
+        # there is nothing to wait for: the collection is empty
+        self.call("create_index", index_params=indexes, sync=False)
+
+    def properties(self) -> dict[str, str]:
+        """Return what is known about it as a whole."""
+        known = dict(self.call("describe_collection").get("properties") or {})
+        return {name.removeprefix("recap."): str(value) for name, value in known.items()}
+
+    def set_properties(self, **values: str) -> None:
+        """Change some of its properties."""
+        self.call("alter_collection_properties", properties={f"recap.{name}": text for name, text in values.items()})
+
+    def require_free(self) -> None:
+        """Raise ``InputError`` unless a new collection may have this name."""
+        if self.call("has_collection") and not self.properties().get("unfinished"):
+            raise InputError(f"{self.address.url}: there is such a collection already; name another one")
+
+    def count(self, condition: str = "") -> int:
+        """Return how many captions pass."""
+        return int(self.call("query", filter=condition, output_fields=["count(*)"])[0]["count(*)"])
+
+    def get(self, ids: Ids, fields: Sequence[str], step: int = GET) -> dict[int, dict[str, Any]]:
+        """Return fields of captions by id; an id that is not there raises ``InputError``."""
+        found: dict[int, dict[str, Any]] = {}
+        wanted = np.unique(ids)
+        for start in range(0, len(wanted), step):
+            part = wanted[start : start + step].tolist()
+            rows = self.call("query", filter=f"id in {part}", output_fields=["id", *fields])
+            found |= {int(row["id"]): row for row in rows}
+        missing = [id for id in wanted.tolist() if id not in found]
+        if missing:
+            raise InputError(f"no caption has the id {missing[0]}")
+        return found
+
+    def search(
+        self, queries: Vectors, k: int, index: str, condition: str | None, exclude: Excluded | None
+    ) -> tuple[Ids, Vectors]:
+        """Return ids and similarities of the ``k`` nearest that pass ``condition`` (None: nothing does).
+
+        Milvus proposes them; they are scored again and put in order here.
+        """
+        seen: dict[int, dict[str, Any]] = {}
+
+        def propose(asked: Vectors, count: int) -> tuple[Ids, Vectors]:
+            params = INDEXES[index][1]
+            params = {**params, "ef": max(params["ef"], 2 * count)} if "ef" in params else params
+            found = self.call(
+                "search",
+                data=list(asked),
+                anns_field="vector",
+                limit=count,
+                filter=condition,
+                search_params={"metric_type": "IP", "params": params},
+                output_fields=["vector", "image_id"],
+            )
+            ids = np.full((len(asked), count), -1, dtype=np.int64)
+            similarities = np.full((len(asked), count), -np.inf, dtype=np.float32)
+            for row, hits in enumerate(found):
+                seen.update((int(hit["id"]), hit["entity"]) for hit in hits)
+                ids[row, : len(hits)] = [int(hit["id"]) for hit in hits]
+                similarities[row, : len(hits)] = [hit["distance"] for hit in hits]
+            return ids, similarities
+
+        return rank(
+            propose,
+            queries,
+            k,
+            error=dot_error(queries.shape[1]) if index == "FLAT" else float("inf"),
+            available=0 if condition is None else MOST,
+            vectors=lambda ids: _stack((seen[id]["vector"] for id in ids.tolist()), queries.shape[1]),
+            images=lambda ids: np.array([seen[id]["image_id"] for id in ids.tolist()], dtype=object),
+            exclude=exclude,
+        )
 
 
 class MilvusStore(MutableStore):
@@ -48,13 +246,12 @@ class MilvusStore(MutableStore):
 
     def __init__(self, url: str) -> None:
         """Open a collection that is there."""
-        address = Address.single(url)
-        collection = Collection(address)
-        if not collection.exists():
-            raise PackError(f"{address.url}: there is no such collection")
-        if collection.is_unfinished():
+        collection = Collection(Address.single(url))
+        if not collection.call("has_collection"):
+            raise PackError(f"{collection.address.url}: there is no such collection")
+        if collection.properties().get("unfinished"):
             raise PackError(
-                f"{address.url}: captions were being copied there, and that was not finished; do it again "
+                f"{collection.address.url}: captions were being copied there, and that was not finished; do it again "
                 "(recap datastore move)"
             )
         self._open(collection)
@@ -62,18 +259,16 @@ class MilvusStore(MutableStore):
     def _open(self, collection: Collection) -> None:
         known = collection.properties()
         self.url = collection.address.url
-        if known.get("recap.format") != FORMAT:
+        if known.get("format") != FORMAT:
             raise PackError(f"{self.url}: not a collection of captions that this recap knows")
-        collection.load()
+        collection.call("load_collection")
         self._collection = collection
-        self.dimension = int(known["recap.dimension"])
-        self.encoder, self.fingerprint = known["recap.encoder"], known["recap.fingerprint"]
-        self._index = known["recap.index"]
-        self._center = decode_center(known["recap.center"])
-        self._next_id = int(known["recap.next_id"])
-        self._source_names: set[str] = set(json.loads(known["recap.sources"]))
-        self._made = known.get("recap.made", "")
-        self._unfinished = bool(known.get("recap.unfinished"))
+        self.dimension, self._next_id = int(known["dimension"]), int(known["next_id"])
+        self.encoder, self.fingerprint, self._index = known["encoder"], known["fingerprint"], known["index"]
+        self._center = _decode_center(known["center"])
+        self._source_names: set[str] = set(json.loads(known["sources"]))
+        self._made = known.get("made", "")
+        self._unfinished = bool(known.get("unfinished"))
 
     @classmethod
     def create(
@@ -99,21 +294,21 @@ class MilvusStore(MutableStore):
         collection = Collection(address, new=True)
         if not replace:
             collection.require_free()
-        if collection.exists():
-            collection.drop()
+        if collection.call("has_collection"):
+            collection.call("drop_collection")
         properties = {
             "format": FORMAT,
             "dimension": str(dimension),
             "encoder": encoder,
             "fingerprint": fingerprint,
             "index": address.index or ("FLAT" if address.embedded else "AUTOINDEX"),
-            "center": encode_center(_usable(center, dimension)),
+            "center": _encode_center(_usable(center, dimension)),
             "next_id": "0",
             "sources": "[]",
             "made": secrets.token_hex(8),
             "unfinished": "1" if unfinished else "",
         }
-        collection.create(dimension, {f"recap.{name}": value for name, value in properties.items()})
+        collection.create(dimension, properties)
         store = cls.__new__(cls)
         store._open(collection)
         return store
@@ -140,24 +335,26 @@ class MilvusStore(MutableStore):
     def set_center(self, center: npt.ArrayLike | None) -> None:
         """Centre by another mean text vector, which only an empty collection can."""
         wanted = _usable(center, self.dimension)
-        if self._is_centred_by(wanted):
-            return
-        if len(self):
-            raise self._centred_otherwise()
-        self._collection.set_properties(center=encode_center(wanted))
-        self._center = wanted
+        if not len(self) and not is_same_center(wanted, self.center):
+            self._collection.set_properties(center=_encode_center(wanted))
+            self._center = wanted
+        self.centred_by(wanted)
 
     def centred_by(self, center: npt.ArrayLike | None) -> MilvusStore:
         """Return this store when the centre is its own; another one is an error."""
-        if not self._is_centred_by(_usable(center, self.dimension)):
-            raise self._centred_otherwise()
+        if not is_same_center(_usable(center, self.dimension), self.center):
+            raise InputError(
+                f"{self.url}: its captions are centred by another mean text vector and would have to be inserted anew; "
+                "copy them to another collection (recap datastore move)"
+            )
         return self
 
     def remove(self, ids: npt.ArrayLike) -> int:
         """Remove captions by id, and return how many; an unknown id raises ``InputError``."""
         gone = np.unique(np.asarray(ids, dtype=np.int64))
         self._collection.get(gone, (), MOST)
-        self._collection.delete(gone)
+        for start in range(0, len(gone), MOST):
+            self._collection.call("delete", ids=gone[start : start + MOST].tolist())
         return len(gone)
 
     def find(
@@ -168,26 +365,27 @@ class MilvusStore(MutableStore):
         image_ids: Names | None = None,
         matching: re.Pattern[str] | None = None,
     ) -> Ids:
-        """Return the ids of the captions that fit all that is given; ``matching`` is searched for here, not there."""
+        """Return the ids of the captions that pass all filters; ``matching`` is searched for here, not there."""
         wanted = condition(Filters.of(source, None, synthetic), image_ids)
         found: list[int] = []
-        fields = () if matching is None else ("text",)
+        fields = ["id"] if matching is None else ["id", "text"]
         for first in range(0, self.next_id if wanted is not None else 0, MOST):
-            rows = self._collection.between(first, first + MOST, wanted or "", fields)
+            within = f"id >= {first} and id < {first + MOST}" + (f" and {wanted}" if wanted else "")
+            rows = self._collection.call("query", filter=within, output_fields=fields)
             found += [int(row["id"]) for row in rows if matching is None or matching.search(row["text"])]
-        return np.array(found, dtype=np.int64)
+        return np.array(sorted(found), dtype=np.int64)
 
     def rows(self, ids: npt.ArrayLike) -> list[CaptionRow]:
         """Return captions by id."""
         wanted = np.asarray(ids, dtype=np.int64)
-        found = self._collection.get(wanted, FIELDS, GET)
+        found = self._collection.get(wanted, FIELDS)
         return [CaptionRow(id, **{name: found[id][name] for name in FIELDS}) for id in wanted.tolist()]
 
     def vectors(self, ids: npt.ArrayLike) -> Vectors:
         """Return the centred unit vectors of captions, as they are searched."""
         wanted = np.asarray(ids, dtype=np.int64)
-        found = self._collection.get(wanted, ("vector",), GET)
-        return stacked((found[id]["vector"] for id in wanted.tolist()), self.dimension)
+        found = self._collection.get(wanted, ("vector",))
+        return _stack((found[id]["vector"] for id in wanted.tolist()), self.dimension)
 
     def raw_vectors(self, ids: npt.ArrayLike) -> Vectors:
         """Return the unit vectors of captions as the text encoder made them."""
@@ -196,11 +394,9 @@ class MilvusStore(MutableStore):
     def sources(self) -> dict[str, int]:
         """Return how many captions each source has."""
         self._refresh()
-        counts = {
-            name: self._collection.count(condition(Filters(sources=frozenset([name]))) or "")
-            for name in sorted(self._source_names)
-        }
-        return {name: count for name, count in counts.items() if count}
+        known = sorted(self._source_names)
+        counts = [self._collection.count(condition(Filters(sources=frozenset([name]))) or "") for name in known]
+        return {name: count for name, count in zip(known, counts, strict=True) if count}
 
     def facts(self) -> dict[str, str | int | float]:
         """Return where the captions are, and how they are searched."""
@@ -216,78 +412,65 @@ class MilvusStore(MutableStore):
 
     def copy_to(self, folder: str | Path) -> None:
         """Write all captions to ``folder`` as a store on disk."""
-        from recap.datastore.diskstore import DiskStore
-
-        copied = DiskStore.create(
-            folder,
-            self.dimension,
-            encoder=self.encoder,
-            fingerprint=self.fingerprint,
-            center=self.center,
-            dtype="float32",
-        )
+        about: dict[str, Any] = {"encoder": self.encoder, "fingerprint": self.fingerprint}
+        copied = DiskStore.create(folder, self.dimension, center=self.center, dtype="float32", **about)
         copied.take_over(self)
         copied.commit()
 
     def commit(self) -> None:
         """Bring everything to the disk of the server."""
-        self._collection.flush()
+        self._collection.call("flush")
         if self._unfinished:
             self._collection.set_properties(unfinished="")
             self._unfinished = False
 
     def compact(self) -> None:
         """Let the server get rid of removed captions."""
-        self._collection.flush()
-        self._collection.compact()
+        self._collection.call("flush")
+        self._collection.call("compact")
 
-    def _insert(
-        self,
-        ids: Ids,
-        texts: Sequence[str],
-        rows: Vectors,
-        sources: Sequence[str],
-        synthetic: Sequence[bool],
-        image_ids: Sequence[str],
-    ) -> None:
+    def _insert(self, ids: Ids, rows: Vectors, columns: Columns) -> None:
         if not len(ids):
             return
-        columns = (texts, sources, image_ids)
-        if any(len(value.encode(errors="surrogatepass")) > LONGEST for column in columns for value in column):
+        texts = (columns.texts, columns.sources, columns.image_ids)
+        if any(len(value.encode(errors="surrogatepass")) > LONGEST for column in texts for value in column):
             raise InputError(f"Milvus keeps texts of up to {LONGEST} bytes; one of the captions or names is longer")
         # before the captions themselves, so that whatever happens no id is given twice and no source is unheard of
-        self._skip_to(int(ids[-1]) + 1, {*self._source_names, *sources})
-        moved = centred(rows, self.center)
-        fields = zip(ids.tolist(), moved, texts, sources, map(bool, synthetic), image_ids, strict=True)
-        keys = ("id", "vector", "text", "source", "synthetic", "image_id")
-        self._collection.insert([dict(zip(keys, row, strict=True)) for row in fields])
+        self._skip_to(int(ids[-1]) + 1, {*self._source_names, *columns.sources})
+        flags = [bool(flag) for flag in columns.synthetic]
+        fields = zip(ids.tolist(), centred(rows, self.center), *columns._replace(synthetic=flags), strict=True)
+        data = [dict(zip(("id", "vector", *FIELDS), row, strict=True)) for row in fields]
+        step = max(1, MESSAGE_BYTES // (4 * self.dimension))
+        for start in range(0, len(data), step):
+            self._collection.call("insert", data=data[start : start + step])
 
     def _skip_to(self, next_id: int, sources: set[str] | None = None) -> None:
         known = self._source_names if sources is None else sources
-        self._collection.set_properties(next_id=str(next_id), sources=encode_names(known))
+        listed = json.dumps(sorted(known), ensure_ascii=False)
+        self._collection.set_properties(next_id=str(next_id), sources=listed)
         self._next_id, self._source_names = next_id, known
 
     def _refresh(self) -> None:
         known = self._collection.properties()
-        self._next_id = max(self._next_id, int(known["recap.next_id"]))
-        self._source_names |= set(json.loads(known["recap.sources"]))
-
-    def _centred_otherwise(self) -> InputError:
-        return InputError(
-            f"{self.url}: its captions are centred by another mean text vector and would have to be inserted anew; "
-            "copy them to another collection (recap datastore move)"
-        )
+        self._next_id = max(self._next_id, int(known["next_id"]))
+        self._source_names |= set(json.loads(known["sources"]))
 
     def _search(self, queries: Vectors, k: int, filters: Filters, exclude: Excluded | None) -> SearchResult:
-        found = search(self._collection, self._index, queries, k, condition(filters), left_out(exclude))
-        return SearchResult(*found)
+        ids, similarities = np.empty((len(queries), k), dtype=np.int64), np.empty((len(queries), k), dtype=np.float32)
+        for start in range(0, len(queries), ASK):
+            piece = slice(start, start + ASK)
+            found = self._collection.search(
+                queries[piece], k, self._index, condition(filters), exclude and exclude[piece]
+            )
+            ids[piece], similarities[piece] = found
+        return SearchResult(ids, similarities)
 
 
 def check_free(url: str) -> None:
     """Raise ``InputError`` unless a new collection can be made at this address; nothing is made."""
     address = Address.single(url)
     if address.embedded and not Path(address.server).exists():
-        require_pymilvus()
+        _require_pymilvus()
     else:
         Collection(address).require_free()
 
@@ -312,6 +495,39 @@ def uncentred(rows: Vectors, center: Vectors | None) -> Vectors:
     return (origin + distances[:, None] * directions).astype(np.float32)
 
 
+def condition(filters: Filters, image_ids: Names | None = None) -> str | None:
+    """Return filters as Milvus wants them; None when nothing can pass."""
+    parts = []
+    for field, wanted in (("source", filters.sources), ("image_id", None if image_ids is None else names(image_ids))):
+        if wanted is not None:
+            if not wanted:
+                return None
+            parts.append(f"{field} in {_quote(wanted)}")
+    if filters.exclude_sources:
+        parts.append(f"source not in {_quote(filters.exclude_sources)}")
+    if filters.synthetic is not None:
+        parts.append(f"synthetic == {'true' if filters.synthetic else 'false'}")
+    return " and ".join(parts)
+
+
+def _quote(values: Iterable[str]) -> str:
+    escapes = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"})
+    return "[" + ", ".join(f'"{value.translate(escapes)}"' for value in sorted(values)) + "]"
+
+
+def _stack(rows: Iterable[npt.ArrayLike], dimension: int) -> Vectors:
+    """Return rows as a matrix, also when there are none."""
+    return np.array(list(rows), dtype=np.float32).reshape(-1, dimension)
+
+
+def _encode_center(center: Vectors | None) -> str:
+    return "" if center is None else base64.b64encode(center.astype("<f4").tobytes()).decode()
+
+
+def _decode_center(text: str) -> Vectors | None:
+    return np.frombuffer(base64.b64decode(text), dtype="<f4").astype(np.float32) if text else None
+
+
 def _usable(center: npt.ArrayLike | None, dimension: int) -> Vectors | None:
     if center is None:
         return None
@@ -319,3 +535,10 @@ def _usable(center: npt.ArrayLike | None, dimension: int) -> Vectors | None:
     if checked.shape != (dimension,) or not np.linalg.norm(checked.astype(np.float64)) < 1:
         raise InputError(f"the centre must be {dimension} numbers, the mean of unit vectors, and so shorter than 1")
     return checked
+
+
+def _require_pymilvus() -> Any:
+    try:
+        return import_module("pymilvus")
+    except ImportError as error:
+        raise MissingExtraError("a datastore in Milvus", "milvus") from error

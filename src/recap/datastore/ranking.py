@@ -1,25 +1,31 @@
-"""From what an index proposes to the true nearest captions, in an order that nothing but the query decides.
-
-Captions that say the same as an earlier one: in the same words, or nearly so by their vectors.
-"""
+"""Which captions are near: from what an index proposes to the true nearest, and which captions say the same."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from recap.datastore.base import Excluded, Ids, SearchResult, names
 from recap.errors import InputError
 from recap.types import Vectors
 
+if TYPE_CHECKING:
+    from recap.datastore.base import Excluded, Ids, Mask, SearchResult
+
 GATHER_NUMBERS = 8_000_000
-"""How many numbers of proposed vectors are held at a time."""
+"""Numbers of proposed vectors that are held at a time."""
 
 SPARE = 8
-"""So many more are asked for when queries leave images out; too few, and the query is asked again."""
+"""How many more are asked for when queries leave images out; too few, and the query is asked again."""
+
+EXACT_ROWS = 50_000
+"""Up to this many captions every one is compared with every other for duplicates; above, with its neighbours."""
+
+NEIGHBOURS = 64
+BLOCK = 2048
+"""Rows that are compared at a time."""
 
 
 def rank(
@@ -29,24 +35,27 @@ def rank(
     *,
     error: float,
     available: int,
-    spare: int,
-    rescore: Callable[[npt.NDArray[np.intp], Ids], Vectors],
-) -> SearchResult:
-    """Return the ``k`` best of ``available`` captions for each query.
+    vectors: Callable[[Ids], Vectors],
+    images: Callable[[Ids], npt.NDArray[Any]],
+    exclude: Excluded | None = None,
+) -> tuple[Ids, Vectors]:
+    """Return ids and similarities of the ``k`` best of ``available`` captions for each query, in a definite order.
 
-    ``propose(queries, count)``, an index, is asked for more than ``k``: by ``spare`` (how many of a query's nearest may
-    drop out) and a few. Each proposal is scored again by ``rescore(query numbers, ids)``, minus infinity meaning out,
-    and put in order. When a caption that was not proposed could still belong among the best, because the index is off
-    by up to ``error`` or because many are equally near, that query is asked again for twice as many. An index that
-    cannot say how far it is off (infinity) is asked again only when too many dropped out.
+    ``propose(queries, count)``, an index, is asked for more than ``k``. The similarity of each proposal is computed
+    again from ``vectors(ids)``; those whose ``images(ids)`` a query excludes drop out. When a caption that was not
+    proposed could still belong among the best, because the index is off by up to ``error`` or because many are equally
+    near, that query is asked again for twice as many. An index that cannot say how far it is off (infinity) is asked
+    again only when too many dropped out.
     """
+    left_out = _left_out(exclude)
     ids = np.full((len(queries), k), -1, dtype=np.int64)
     similarities = np.full((len(queries), k), -np.inf, dtype=np.float32)
     pending = np.arange(len(queries))
-    fetch = min(k + spare + 8 + k // 2, available)
+    fetch = min(k + (SPARE if left_out else 0) + 8 + k // 2, available)
     while len(pending) and fetch:
         proposed, rough = propose(queries[pending], fetch)
-        exact = rescore(pending, proposed)
+        allowed = proposed if left_out is None else _sift(proposed, [left_out[number] for number in pending], images)
+        exact = dot_products(queries[pending], allowed, vectors)
         order = np.lexsort((proposed, -exact), axis=1)[:, :k]
         best = np.take_along_axis(exact, order, axis=1)
         found = np.take_along_axis(proposed, order, axis=1)
@@ -58,7 +67,7 @@ def rank(
         exhausted = proposed[:, -1] < 0
         pending = pending[~settled & ~exhausted]
         fetch = min(2 * fetch, available)
-    return SearchResult(ids, similarities)
+    return ids, similarities
 
 
 def dot_products(queries: Vectors, ids: Ids, vectors: Callable[[Ids], Vectors]) -> Vectors:
@@ -78,35 +87,28 @@ def dot_products(queries: Vectors, ids: Ids, vectors: Callable[[Ids], Vectors]) 
     return similarities
 
 
-def left_out(exclude: Excluded | None) -> list[frozenset[str]] | None:
-    """Return the images that each query leaves out; None when none of them leaves out any."""
-    images = [frozenset(name for name in names(entry or ()) if name) for entry in exclude or ()]
-    return images if any(images) else None
-
-
-def sifted(ids: Ids, excluded: Sequence[frozenset[Any]], images_of: Callable[[Ids], npt.NDArray[Any]]) -> Ids:
-    """Return ``ids`` with -1 for the captions of the images that each row leaves out."""
-    kept = ids.copy()
-    for row, images in zip(kept, excluded, strict=True):
-        if images:
-            there = np.flatnonzero(row >= 0)
-            row[there[[image in images for image in images_of(row[there]).tolist()]]] = -1
-    return kept
-
-
 def dot_error(dimension: int, *, half: bool = False) -> float:
     """Bound the error of a dot product of unit vectors summed in float32, in any order, of rows rounded to float16."""
     summing = dimension * 2.0**-24 + 2.0**-22
     return summing + (2.0**-11 + dimension**0.5 * 2.0**-25 if half else 0.0)
 
 
-Mask = npt.NDArray[np.bool_]
+def _left_out(exclude: Excluded | None) -> list[frozenset[str]] | None:
+    """Return the images that each query leaves out; None when none of them leaves out any."""
+    entries = ([entry] if isinstance(entry, str) else entry or () for entry in exclude or ())
+    images = [frozenset(name for name in entry if name) for entry in entries]
+    return images if any(images) else None
 
-EXACT_ROWS = 50_000
-"""Up to this many captions every one is compared with every other; above, with its nearest ``NEIGHBOURS``."""
 
-NEIGHBOURS = 64
-BLOCK = 2048
+def _sift(ids: Ids, excluded: Sequence[frozenset[str]], images: Callable[[Ids], npt.NDArray[Any]]) -> Ids:
+    """Return ``ids`` with -1 for the captions of the images that each row leaves out."""
+    kept = ids.copy()
+    row, column = np.nonzero((ids >= 0) & np.array([bool(names) for names in excluded])[:, None])
+    of_images = images(ids[row, column]).tolist()
+    pairs = zip(row.tolist(), of_images, strict=True)
+    gone: Mask = np.array([image in excluded[number] for number, image in pairs], dtype=bool)
+    kept[row[gone], column[gone]] = -1
+    return kept
 
 
 def same_words(texts: Iterable[str]) -> Mask:
@@ -126,45 +128,39 @@ def check_threshold(cosine: float) -> None:
         raise InputError(f"the cosine from which on captions are alike must be above 0 and at most 1, not {cosine}")
 
 
-def alike(pieces: Iterable[tuple[slice, Vectors]], cosine: float) -> Mask:
+def near_duplicates(pieces: Iterable[Vectors], cosine: float) -> Mask:
     """Return which unit rows have a cosine of at least ``cosine`` with an earlier row that stays.
 
     Every row is compared with all that stay, so nothing is missed: the work grows with the square of the rows.
     """
     stay: list[Vectors] = []
-    marks: list[Mask] = [np.zeros(0, dtype=bool)]
-    for _, piece in pieces:
-        for start in range(0, len(piece), BLOCK):
-            rows = piece[start : start + BLOCK]
-            gone = np.zeros(len(rows), dtype=bool)
-            for known in stay:
-                gone |= (rows @ known.T).max(axis=1) >= cosine
-            gone = _alike_within(rows, gone, cosine)
-            marks.append(gone)
-            if not gone.all():
-                stay.append(rows[~gone])
-    return np.concatenate(marks)
-
-
-def alike_among_neighbours(
-    ids: Ids, pieces: Iterator[tuple[slice, Vectors]], search: Callable[[Vectors, int], SearchResult], cosine: float
-) -> Mask:
-    """Return the same as ``alike``, from the nearest neighbours that ``search`` finds: for stores of any size."""
-    gone = np.zeros(len(ids), dtype=bool)
-    for piece, rows in pieces:
-        for start in range(0, len(rows), BLOCK):
-            found = search(rows[start : start + BLOCK], min(NEIGHBOURS, len(ids)))
-            first = piece.start + start
-            for row, (near, similarities) in enumerate(zip(found.ids, found.similarities, strict=True), first):
-                earlier = near[(similarities >= cosine) & (near >= 0) & (near < ids[row])]
-                gone[row] = bool((~gone[np.searchsorted(ids, earlier)]).any())
-    return gone
-
-
-def _alike_within(rows: Vectors, gone: Mask, cosine: float) -> Mask:
-    """Go on with the rows of one block: each against those before it that stay."""
-    near = np.tril(rows @ rows.T >= cosine, -1)
-    for row in np.flatnonzero(near.any(axis=1)):
-        if not gone[row]:
+    masks: list[Mask] = [np.zeros(0, dtype=bool)]
+    for rows in _blocks(pieces):
+        gone = np.zeros(len(rows), dtype=bool)
+        for known in stay:
+            gone |= (rows @ known.T).max(axis=1) >= cosine
+        near = np.tril(rows @ rows.T >= cosine, -1)
+        for row in np.flatnonzero(near.any(axis=1) & ~gone):
             gone[row] = bool((near[row] & ~gone).any())
+        masks.append(gone)
+        if not gone.all():
+            stay.append(rows[~gone])
+    return np.concatenate(masks)
+
+
+def near_duplicates_among_neighbours(
+    ids: Ids, pieces: Iterable[Vectors], search: Callable[[Vectors, int], SearchResult], cosine: float
+) -> Mask:
+    """Return the same from the nearest neighbours that ``search`` finds: for stores of any size."""
+    gone, row = np.zeros(len(ids), dtype=bool), 0
+    for rows in _blocks(pieces):
+        found = search(rows, min(NEIGHBOURS, len(ids)))
+        for near, similarities in zip(found.ids, found.similarities, strict=True):
+            earlier = near[(similarities >= cosine) & (near >= 0) & (near < ids[row])]
+            gone[row] = bool((~gone[np.searchsorted(ids, earlier)]).any())
+            row += 1
     return gone
+
+
+def _blocks(pieces: Iterable[Vectors]) -> Iterable[Vectors]:
+    return (piece[start : start + BLOCK] for piece in pieces for start in range(0, len(piece), BLOCK))

@@ -1,4 +1,4 @@
-"""Several stores queried as one; and where a store is: a folder, or an address."""
+"""Stores opened and taken together: a folder or an address, several as one, and images beside captions."""
 
 from __future__ import annotations
 
@@ -11,13 +11,24 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from recap.datastore.base import CaptionRow, Ids, SearchResult, is_same_center, require_same_encoder
-from recap.datastore.diskstore import DiskStore
-from recap.datastore.manifest import DISK, read_manifest
-from recap.datastore.mutable import BATCH, MutableStore
-from recap.datastore.store import Datastore
+from recap.datastore.base import (
+    BATCH,
+    CaptionRow,
+    Excluded,
+    Ids,
+    MutableStore,
+    SearchResult,
+    is_same_center,
+    require_same_encoder,
+)
+from recap.datastore.index import IndexArguments
+from recap.datastore.manifest import read_manifest
+from recap.datastore.store import Datastore, DiskStore, Precision
 from recap.errors import InputError
 from recap.types import Evidence, Vectors
+
+MILVUS = "milvus:"
+"""How the address of a store in a database begins."""
 
 ID_BITS = 48
 """An id of a view is the number of the store above this many bits, and the caption's id in it below."""
@@ -167,9 +178,6 @@ def _global(number: int, ids: Ids) -> Ids:
     return np.where(ids < 0, -1, ids + (number << ID_BITS))
 
 
-MILVUS = "milvus:"
-
-
 def open_store(location: str | Path, *, verify: bool = False) -> MutableStore | DatastoreView:
     """Open the store in a folder, or at an address such as ``milvus:http://host:19530?collection=captions``.
 
@@ -179,6 +187,88 @@ def open_store(location: str | Path, *, verify: bool = False) -> MutableStore | 
         from recap.datastore.milvus import open_collections
 
         return open_collections(location)
-    if read_manifest(Path(location)).index.get("kind") == DISK:
+    if read_manifest(Path(location)).on_disk:
         return DiskStore(location, verify=verify)
     return Datastore.load(location, verify=verify)
+
+
+class ImageTable:
+    """Vectors of images under their names, beside a store that has their captions.
+
+    Inside it is a store whose captions are the names, so that it is searched, saved and loaded in the same way.
+    """
+
+    def __init__(
+        self,
+        dimension: int,
+        *,
+        encoder: str = "",
+        fingerprint: str = "",
+        center: npt.ArrayLike | None = None,
+        index: str | IndexArguments = "flat",
+        dtype: Precision = "float32",
+    ) -> None:
+        self._images = Datastore(
+            dimension, encoder=encoder, fingerprint=fingerprint, center=center, index=index, dtype=dtype
+        )
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def __contains__(self, image_id: str) -> bool:
+        return len(self._images.find(image_ids=image_id)) > 0
+
+    @property
+    def fingerprint(self) -> str:
+        """The image encoder's fingerprint."""
+        return self._images.fingerprint
+
+    def add_images(self, image_ids: Sequence[str], vectors: npt.ArrayLike) -> None:
+        """Add the image encoder's rows; an image that is there already gets the new one."""
+        if len(set(image_ids)) != len(image_ids):
+            raise InputError("an image was given twice in one call")
+        before = self._images.find(image_ids=image_ids)
+        self._images.add(image_ids, vectors, image_ids=image_ids)
+        self._images.remove(before)
+
+    def remove_images(self, image_ids: Sequence[str]) -> int:
+        """Remove images by name, and return how many were there."""
+        return self._images.remove_where(image_ids=image_ids)
+
+    def search_images(
+        self, queries: Vectors, k: int, *, exclude_image_ids: Excluded | None = None
+    ) -> list[list[tuple[str, float]]]:
+        """Return for each query the names of the ``k`` nearest images with their similarities, best first."""
+        found = self._images.search(queries, k, exclude_image_ids=exclude_image_ids)
+        pairs = zip(found.ids, found.similarities, strict=True)
+        return [[(item.text, item.similarity) for item in self._images.evidence(*pair)] for pair in pairs]
+
+    def search_captions(
+        self, store: MutableStore, queries: Vectors, k_images: int, *, exclude_image_ids: Excluded | None = None
+    ) -> SearchResult:
+        """Return the captions that ``store`` has of the ``k_images`` nearest images, with the images' similarities.
+
+        The result has as many columns as the longest row needs.
+        """
+        images = self.search_images(queries, k_images, exclude_image_ids=exclude_image_ids)
+        names = list(dict.fromkeys(name for row in images for name, _ in row))
+        captions = dict(zip(names, store.ids_of_images(names), strict=True))
+        rows = [[(id, near) for name, near in row for id in captions[name].tolist()] for row in images]
+        width = max(map(len, rows), default=0)
+        ids = np.full((len(rows), width), -1, dtype=np.int64)
+        similarities = np.full((len(rows), width), -np.inf, dtype=np.float32)
+        for number, row in enumerate(rows):
+            if row:
+                ids[number, : len(row)], similarities[number, : len(row)] = zip(*row, strict=True)
+        return SearchResult(ids, similarities)
+
+    def save(self, folder: str | Path) -> None:
+        """Write the table to ``folder``, as ``Datastore.save`` does."""
+        self._images.save(folder)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> ImageTable:
+        """Read a table."""
+        table = cls.__new__(cls)
+        table._images = Datastore.load(folder)
+        return table

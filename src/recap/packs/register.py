@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from recap.alignment.rows import read_tensors, write_tensors
-from recap.datastore.table import check_table, check_texts
+from recap.datastore.manifest import check_table, check_texts
 from recap.errors import InputError, PackError
 from recap.files import atomic_write
 from recap.types import Vectors

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recap.datastore import Datastore, DiskArguments, DiskStore, disk, diskstore, open_store
-from recap.datastore import disk as pending
-from recap.datastore import disksearch as lists
+from recap.datastore import Datastore, DiskArguments, DiskStore, home, lists, manifest, open_store
+from recap.datastore import store as stores
 from recap.datastore.manifest import MANIFEST, read_manifest
 from recap.errors import DiskFullError, InputError, PackError
 
@@ -49,7 +48,7 @@ def listed(folder):
 
 
 def files(folder):
-    return {path.name for path in folder.iterdir() if path.name != disk.LOCK}
+    return {path.name for path in folder.iterdir() if path.name != home.LOCK}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -73,11 +72,11 @@ def test_what_is_not_committed_goes(tmp_path, unit, monkeypatch):
     store = make(tmp_path, unit)
     store.commit()
     before = state(store)
-    monkeypatch.setattr(diskstore, "SPILL_BYTES", 1)
+    monkeypatch.setattr(stores, "SPILL_BYTES", 1)
     grow(store, unit, 50, 1)
     store.remove([0])
     store.search(unit(1), 3, sources="odd")
-    assert any(name.startswith(pending.PREFIX) for name in files(tmp_path))
+    assert any(name.startswith(home.PENDING) for name in files(tmp_path))
     assert state(DiskStore(tmp_path)) == before
     del store
     assert files(tmp_path) == listed(tmp_path), "and at once, not when the garbage is collected"
@@ -85,7 +84,7 @@ def test_what_is_not_committed_goes(tmp_path, unit, monkeypatch):
 
 def test_what_a_killed_process_left_is_cleaned_up(tmp_path, unit):
     make(tmp_path, unit).commit()
-    left = tmp_path / f"{pending.PREFIX}of-a-dead-process"
+    left = tmp_path / f"{home.PENDING}of-a-dead-process"
     left.mkdir()
     (left / "segment-00007.arrow").write_bytes(b"half")
     store = DiskStore(tmp_path)
@@ -97,13 +96,13 @@ def test_what_a_killed_process_left_is_cleaned_up(tmp_path, unit):
 def test_what_waits_in_one_process_is_left_alone_by_another(tmp_path, unit, brute, monkeypatch):
     make(tmp_path, unit, 20).commit()
     other = DiskStore(tmp_path)
-    monkeypatch.setattr(diskstore, "SPILL_BYTES", 1)
+    monkeypatch.setattr(stores, "SPILL_BYTES", 1)
     waiting = DiskStore(tmp_path)
     waiting._searcher.arguments = ALL
     grow(waiting, unit, 30, 1)
     grow(other, unit, 3, 2)
     other.commit()
-    assert any(name.startswith(pending.PREFIX) for name in files(tmp_path))
+    assert any(name.startswith(home.PENDING) for name in files(tmp_path))
     asked = waiting.vectors(waiting.ids)
     np.testing.assert_array_equal(waiting.search(asked, 3).ids, brute(waiting, asked, 3).ids)
     assert waiting.recall is not None, "lists were built in the folder that waits"
@@ -127,7 +126,7 @@ def test_a_reader_goes_on_with_what_it_opened(tmp_path, unit, brute):
 
 
 def test_many_small_changes_make_few_segments(tmp_path, unit, monkeypatch):
-    monkeypatch.setattr(disk, "MANY_REMOVALS", 4)
+    monkeypatch.setattr(home, "MANY_REMOVALS", 4)
     store = make(tmp_path, unit, 60)
     store.commit()
     plain = Datastore(16, fingerprint="toy-1", center=store.center)
@@ -183,7 +182,7 @@ def test_the_lists_that_are_committed_are_those_of_the_centre(tmp_path, another,
     store.commit()
     if another == "try":
         store.set_center(unit(1, seed=8)[0] * 0.9)
-        monkeypatch.setattr(disk, "write_json", Full(disk.write_json))
+        monkeypatch.setattr(manifest, "write_json", Full(manifest.write_json))
         with pytest.raises(OSError, match="No space"):
             store.commit()
     else:
@@ -211,14 +210,14 @@ def test_lists_on_a_full_disk(tmp_path, unit, monkeypatch):
 
 
 def test_a_stream_goes_to_the_disk_in_segments_and_comes_back_the_same(tmp_path, unit, monkeypatch):
-    monkeypatch.setattr(diskstore, "SPILL_BYTES", 16 * 4 * 60)
+    monkeypatch.setattr(stores, "SPILL_BYTES", 16 * 4 * 60)
     monkeypatch.setattr(lists, "SHARD_BYTES", 16 * 40)
     store, plain = make(tmp_path, unit, 0), Datastore(16, center=unit(1, seed=3)[0] * 0.2)
     for seed in range(12):
         for one in (store, plain):
             grow(one, unit, 25, seed)
-    assert len(store._parts.segments) == 4
-    assert all(isinstance(segment._matrix, np.memmap) for segment in store._parts.segments)
+    assert len(store._segments.all) == 4
+    assert all(isinstance(segment.matrix, np.memmap) for segment in store._segments.all)
     store.commit()
     for one in (store, DiskStore(tmp_path)):
         assert list(one) == list(plain)

@@ -9,7 +9,8 @@ import pyarrow.parquet
 import pytest
 import safetensors.numpy
 
-from recap.datastore import ApproximateArguments, Datastore, disk
+from recap.datastore import ApproximateArguments, Datastore, home
+from recap.datastore.manifest import MANIFEST, read_manifest
 from recap.errors import InputError, PackError
 
 
@@ -41,7 +42,7 @@ def state(store):
 
 
 def files(folder):
-    return sorted(path.name for path in folder.iterdir() if path.name != disk.LOCK)
+    return sorted(path.name for path in folder.iterdir() if path.name != home.LOCK)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -92,7 +93,7 @@ def test_saving_again_writes_only_what_changed(tmp_path, unit):
 
 
 def test_many_small_changes_make_few_files(tmp_path, unit, monkeypatch):
-    monkeypatch.setattr(disk, "MANY_REMOVALS", 4)
+    monkeypatch.setattr(home, "MANY_REMOVALS", 4)
     store = make(unit)
     store.save(tmp_path)
     for number in range(24):
@@ -243,8 +244,8 @@ def test_a_write_that_stops_anywhere_leaves_the_old_store_or_the_new(tmp_path, o
         assert state(loaded) in (before, state(store))
         assert ended[-1] == "stopped" or state(loaded) == state(store)
         loaded.save(folder)
-        listed = {file.name for file in disk.read_manifest(folder).files}
-        assert set(files(folder)) == listed | {disk.MANIFEST}, "leftovers were not cleaned"
+        listed = {file.name for file in read_manifest(folder).files}
+        assert set(files(folder)) == listed | {MANIFEST}, "leftovers were not cleaned"
     assert ended.count("stopped") >= 6
     assert ended[-1] == "whole"
 
@@ -273,7 +274,7 @@ def test_kill_minus_nine_at_any_moment(tmp_path, unit, kill_while):
         assert all(row.text.startswith(("new", "caption")) for row in store)
         np.testing.assert_allclose(np.linalg.norm(store.raw_vectors(store.ids), axis=1), 1, atol=1e-6)
     store.save(tmp_path)
-    assert set(files(tmp_path)) == {file.name for file in disk.read_manifest(tmp_path).files} | {disk.MANIFEST}
+    assert set(files(tmp_path)) == {file.name for file in read_manifest(tmp_path).files} | {MANIFEST}
 
 
 def truncate(path):
@@ -300,7 +301,7 @@ def test_damaged_files_are_named(tmp_path, name, damage, message, unit):
 
 
 def edit(folder, change):
-    path = folder / disk.MANIFEST
+    path = folder / MANIFEST
     values = json.loads(path.read_text())
     change(values)
     path.write_text(json.dumps(values))
@@ -329,7 +330,7 @@ def test_a_wrong_manifest_is_named(tmp_path, change, message, unit):
 def test_a_torn_manifest_and_no_manifest(tmp_path):
     with pytest.raises(PackError, match="holds no datastore"):
         Datastore.load(tmp_path)
-    (tmp_path / disk.MANIFEST).write_text('{"format": "recap-dat')
+    (tmp_path / MANIFEST).write_text('{"format": "recap-dat')
     with pytest.raises(PackError, match=r"manifest\.json is damaged"):
         Datastore.load(tmp_path)
 
