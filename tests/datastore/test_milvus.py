@@ -9,7 +9,8 @@ import pytest
 
 from recap.datastore import DatastoreView, milvus, open_store
 from recap.datastore.base import Filters, centred
-from recap.datastore.milvus import Address, MilvusStore, check_free, condition, uncentred
+from recap.datastore.milvus import MilvusStore, check_free, condition, uncentred
+from recap.datastore.view import Address
 from recap.errors import InputError, MissingExtraError, PackError
 
 

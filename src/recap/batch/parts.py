@@ -14,8 +14,7 @@ from PIL import Image
 from recap.batch.journal import Journal
 from recap.batch.pipeline import CaptionFile, Item, Pipeline
 from recap.datasets.archives import TAR_SUFFIXES
-from recap.datastore.milvus import Address
-from recap.datastore.view import MILVUS
+from recap.datastore.view import MILVUS, Address
 from recap.errors import ImageError, InputError
 from recap.packs.folder import BUILTIN, CONFIG, read_config
 from recap.parallel import storage

@@ -152,9 +152,9 @@ class MutableStore(CaptionStore):
     url = ""
 
     @property
-    @abstractmethod
     def ids(self) -> Ids:
         """The ids of all captions, ascending."""
+        return self.find()
 
     @property
     @abstractmethod
@@ -177,17 +177,6 @@ class MutableStore(CaptionStore):
     @abstractmethod
     def remove(self, ids: npt.ArrayLike) -> int:
         """Remove captions by id, and return how many; an unknown id raises ``InputError``."""
-
-    @abstractmethod
-    def find(
-        self,
-        *,
-        source: Names | None = None,
-        synthetic: bool | None = None,
-        image_ids: Names | None = None,
-        matching: re.Pattern[str] | None = None,
-    ) -> Ids:
-        """Return the ids of the captions that pass all filters; ``matching`` is searched for in the text."""
 
     @abstractmethod
     def rows(self, ids: npt.ArrayLike) -> list[CaptionRow]:
@@ -235,11 +224,26 @@ class MutableStore(CaptionStore):
         """Give no id below ``next_id`` any more."""
 
     @abstractmethod
+    def _find(self, filters: Filters, image_ids: Names | None, matching: re.Pattern[str] | None) -> Ids:
+        """Return the ids of the captions that pass."""
+
+    @abstractmethod
     def _search(self, queries: Vectors, k: int, filters: Filters, exclude: Excluded | None) -> SearchResult:
         """Return the nearest of the captions that pass ``filters``, without those of the excluded images."""
 
     def __iter__(self) -> Iterator[CaptionRow]:
         return self.walk(self.ids)
+
+    def find(
+        self,
+        *,
+        source: Names | None = None,
+        synthetic: bool | None = None,
+        image_ids: Names | None = None,
+        matching: re.Pattern[str] | None = None,
+    ) -> Ids:
+        """Return the ids of the captions that pass all filters; ``matching`` is searched for in the text."""
+        return self._find(Filters.of(source, None, synthetic), image_ids, matching)
 
     def walk(self, ids: Ids) -> Iterator[CaptionRow]:
         """Yield captions by id without having all of them in memory at once."""
@@ -377,15 +381,7 @@ def names(value: Names) -> list[str]:
     return [value] if isinstance(value, str) else list(value)
 
 
-class Encoded(Protocol):
-    """Anything that holds vectors of one encoder."""
-
-    dimension: int
-    encoder: str
-    fingerprint: str
-
-
-def require_same_encoder(one: Encoded, other: Encoded) -> None:
+def require_same_encoder(one: CaptionStore, other: CaptionStore) -> None:
     """Raise ``EncoderMismatchError`` unless both hold vectors of the same encoder."""
     if (one.dimension, one.fingerprint) != (other.dimension, other.fingerprint):
         both = (

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from recap.datastore.base import Ids, SearchResult, centred
+from recap.datastore.base import Filters, Ids, SearchResult, centred
 from recap.datastore.faiss import faiss, search_lists, untrained_lists
 from recap.datastore.index import RECALL_K, RECALL_QUERIES, DiskArguments
 from recap.datastore.manifest import write_matrix
@@ -93,7 +93,7 @@ def measure_recall(
     rows = len(segments)
     places = np.sort(np.random.default_rng(seed).choice(rows, min(rows, RECALL_QUERIES), False))
     k = min(RECALL_K + 1, rows)
-    queries = centred(segments.vectors(segments.ids[places]), center)
+    queries = centred(segments.vectors(segments.find(Filters())[places]), center)
     best = faiss.ResultHeap(len(queries), k, keep_max=True)
     for ids, vectors in segments.stream():
         moved = np.ascontiguousarray(centred(vectors, center))

@@ -8,12 +8,10 @@ import os
 import re
 import secrets
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +31,7 @@ from recap.datastore.base import (
 )
 from recap.datastore.ranking import dot_error, rank
 from recap.datastore.store import DiskStore
-from recap.datastore.view import MILVUS, DatastoreView
+from recap.datastore.view import MILVUS_INDEXES, Address, DatastoreView
 from recap.errors import InputError, MissingExtraError, PackError
 from recap.types import Vectors
 
@@ -41,7 +39,6 @@ TOKEN = "RECAP_MILVUS_TOKEN"
 """The environment variable with the token, or user:password, of a server that asks for one."""
 
 FORMAT = "1"
-DEFAULT_COLLECTION = "captions"
 FIELDS = ("text", "source", "synthetic", "image_id")
 
 MOST = 16_384
@@ -55,68 +52,8 @@ LONGEST = 65_535
 MESSAGE_BYTES = 8 << 20
 """About how much is inserted in one message; servers take up to 64 MB."""
 
-INDEXES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "FLAT": ({}, {}),
-    "AUTOINDEX": ({}, {}),
-    "HNSW": ({"M": 16, "efConstruction": 200}, {"ef": 256}),
-    "IVF_FLAT": ({"nlist": 1024}, {"nprobe": 64}),
-    "IVF_SQ8": ({"nlist": 1024}, {"nprobe": 64}),
-    "DISKANN": ({}, {"search_list": 256}),
-}
-"""Kinds of index that can be asked for, with what they are built and searched with."""
-
 LITE_OPTIONS = {"grpc.keepalive_time_ms": 600_000, "grpc.keepalive_permit_without_calls": False}
 """For the server of a file: it takes the client's usual signs of life for an attack, and hangs up."""
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where collections are: ``milvus:./captions.db``, or ``milvus:http://host:19530?collection=a,b&index=HNSW``."""
-
-    server: str
-    collections: tuple[str, ...] = (DEFAULT_COLLECTION,)
-    index: str = ""
-
-    @classmethod
-    def parse(cls, url: str) -> Address:
-        """Return the parts of an address, or say what is wrong with it."""
-        server, _, query = url.removeprefix(MILVUS).partition("?")
-        options = {name: values[-1] for name, values in parse_qs(query).items()}
-        index = options.get("index", "").upper()
-        collections = tuple(name for name in options.get("collection", DEFAULT_COLLECTION).split(",") if name)
-        if not url.startswith(MILVUS) or options.keys() - {"collection", "index"} or not collections:
-            raise InputError(
-                f"{url}: not an address such as milvus:./captions.db or milvus:http://host:19530?collection=a"
-            )
-        if index and index not in INDEXES:
-            raise InputError(f"{url}: unknown index {index}; choose one of {', '.join(INDEXES)}")
-        if "://" not in server:
-            if not server.endswith(".db"):
-                raise InputError(f"{url}: a file of Milvus Lite has a name that ends in .db")
-            server = str(Path(server).expanduser().resolve())
-        return cls(server, collections, index)
-
-    @classmethod
-    def single(cls, url: str) -> Address:
-        """Return the parts of the address of one collection."""
-        address = cls.parse(url)
-        if len(address.collections) != 1:
-            raise InputError(f"{url}: a store is one collection; several are opened by open_store, as a view")
-        return address
-
-    @property
-    def embedded(self) -> bool:
-        """Whether it is a file of Milvus Lite and not a server."""
-        return "://" not in self.server
-
-    @property
-    def url(self) -> str:
-        """The whole address; a file by its full path."""
-        return f"{MILVUS}{self.server}?collection={','.join(self.collections)}"
-
-    def one(self, collection: str) -> Address:
-        """Return the address of one of the collections."""
-        return replace(self, collections=(collection,))
 
 
 class Collection:
@@ -157,7 +94,7 @@ class Collection:
             schema.add_field(name, kinds.VARCHAR, max_length=LONGEST)
         schema.add_field("synthetic", kinds.BOOL)
         indexes = self.client.prepare_index_params()
-        indexes.add_index("vector", index_type=index, metric_type="IP", params=INDEXES[index][0])
+        indexes.add_index("vector", index_type=index, metric_type="IP", params=MILVUS_INDEXES[index][0])
         known = {f"recap.{name}": value for name, value in properties.items()}
         self.call("create_collection", schema=schema, properties=known, consistency_level="Strong")
         # there is nothing to wait for: the collection is empty
@@ -204,7 +141,7 @@ class Collection:
         seen: dict[int, dict[str, Any]] = {}
 
         def propose(asked: Vectors, count: int) -> tuple[Ids, Vectors]:
-            params = INDEXES[index][1]
+            params = MILVUS_INDEXES[index][1]
             params = {**params, "ef": max(params["ef"], 2 * count)} if "ef" in params else params
             found = self.call(
                 "search",
@@ -317,11 +254,6 @@ class MilvusStore(MutableStore):
         return self._collection.count()
 
     @property
-    def ids(self) -> Ids:
-        """The ids of all captions, ascending."""
-        return self.find()
-
-    @property
     def next_id(self) -> int:
         """The id that the next caption will have; asked for each time, because others may have added some."""
         self._refresh()
@@ -356,24 +288,6 @@ class MilvusStore(MutableStore):
         for start in range(0, len(gone), MOST):
             self._collection.call("delete", ids=gone[start : start + MOST].tolist())
         return len(gone)
-
-    def find(
-        self,
-        *,
-        source: Names | None = None,
-        synthetic: bool | None = None,
-        image_ids: Names | None = None,
-        matching: re.Pattern[str] | None = None,
-    ) -> Ids:
-        """Return the ids of the captions that pass all filters; ``matching`` is searched for here, not there."""
-        wanted = condition(Filters.of(source, None, synthetic), image_ids)
-        found: list[int] = []
-        fields = ["id"] if matching is None else ["id", "text"]
-        for first in range(0, self.next_id if wanted is not None else 0, MOST):
-            within = f"id >= {first} and id < {first + MOST}" + (f" and {wanted}" if wanted else "")
-            rows = self._collection.call("query", filter=within, output_fields=fields)
-            found += [int(row["id"]) for row in rows if matching is None or matching.search(row["text"])]
-        return np.array(sorted(found), dtype=np.int64)
 
     def rows(self, ids: npt.ArrayLike) -> list[CaptionRow]:
         """Return captions by id."""
@@ -454,6 +368,17 @@ class MilvusStore(MutableStore):
         known = self._collection.properties()
         self._next_id = max(self._next_id, int(known["next_id"]))
         self._source_names |= set(json.loads(known["sources"]))
+
+    def _find(self, filters: Filters, image_ids: Names | None, matching: re.Pattern[str] | None) -> Ids:
+        wanted = condition(filters, image_ids)
+        found: list[int] = []
+        # texts are searched here, not there
+        fields = ["id"] if matching is None else ["id", "text"]
+        for first in range(0, self.next_id if wanted is not None else 0, MOST):
+            within = f"id >= {first} and id < {first + MOST}" + (f" and {wanted}" if wanted else "")
+            rows = self._collection.call("query", filter=within, output_fields=fields)
+            found += [int(row["id"]) for row in rows if matching is None or matching.search(row["text"])]
+        return np.array(sorted(found), dtype=np.int64)
 
     def _search(self, queries: Vectors, k: int, filters: Filters, exclude: Excluded | None) -> SearchResult:
         ids, similarities = np.empty((len(queries), k), dtype=np.int64), np.empty((len(queries), k), dtype=np.float32)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -67,20 +68,11 @@ class Segment:
         columns = self.batch.take(np.asarray(positions, dtype=np.int64)).to_pydict()
         return [CaptionRow(*row) for row in zip(*(columns[name] for name in COLUMNS), strict=True)]
 
-    def image_ids(self, positions: npt.NDArray[np.intp]) -> list[str]:
-        """Return the images that captions belong to."""
-        found: list[str] = self.batch["image_id"].take(np.asarray(positions, dtype=np.int64)).to_pylist()
-        return found
-
-    def vectors(self, positions: npt.NDArray[np.intp]) -> Vectors:
-        """Return unit rows by position."""
-        return _unit(self.matrix[positions])
-
     def stream(self) -> Iterator[tuple[slice, Vectors]]:
         """Yield all unit rows in pieces, and let each leave memory again at once."""
         for start in range(0, len(self), PIECE):
             piece = slice(start, min(start + PIECE, len(self)))
-            rows = _unit(np.array(self.matrix[piece]))
+            rows = _unit(self.matrix[piece], copy=True)
             self.release()
             yield piece, rows
 
@@ -108,12 +100,12 @@ class Segment:
         import pyarrow
         from pyarrow import compute
 
-        # a name that is no Unicode occurs nowhere, and gets a place that nothing has
-        known = pyarrow.array([value if _is_unicode(value) else None for value in values], pyarrow.large_string())
-        cells = self.batch[column]
-        coded = pyarrow.types.is_dictionary(cells.type)
-        found = compute.index_in(cells.dictionary if coded else cells, value_set=known).fill_null(-1).to_numpy()
-        numbers: npt.NDArray[np.int32] = found[cells.indices.to_numpy()] if coded else found
+        # as bytes, since a name that is no Unicode may be looked for, too
+        binary, cells = pyarrow.large_binary(), self.batch[column]
+        known = pyarrow.array([value.encode(errors="surrogatepass") for value in values], binary)
+        words = cells.dictionary if pyarrow.types.is_dictionary(cells.type) else cells
+        found = compute.index_in(words.cast(binary), value_set=known).fill_null(-1).to_numpy()
+        numbers: npt.NDArray[np.int32] = found if words is cells else found[cells.indices.to_numpy()]
         return numbers
 
     def matching(self, pattern: re.Pattern[str], mask: Mask) -> Mask:
@@ -124,12 +116,6 @@ class Segment:
             texts = self.batch["text"].take(places).to_pylist()
             found[places] = [pattern.search(text) is not None for text in texts]
         return found
-
-    def source_counts(self, alive: Mask) -> dict[str, int]:
-        """Return how many of the captions that are left each source has."""
-        column = self.batch["source"]
-        counts = np.bincount(column.indices.to_numpy()[alive], minlength=len(column.dictionary))
-        return dict(zip(column.dictionary.to_pylist(), counts.tolist(), strict=True))
 
     def lines(self, alive: Mask) -> Iterator[bytes]:
         """Yield the captions that are left, many at a time, as lines of id and text."""
@@ -172,16 +158,6 @@ class Segments:
     def in_files(self) -> int:
         """How many segments lie in files."""
         return sum(segment.files is not None for segment in self.all)
-
-    @property
-    def bytes_in_memory(self) -> int:
-        """How much the vectors take that lie in no file."""
-        return sum(segment.matrix.nbytes for segment in self.all[self.in_files :])
-
-    @property
-    def ids(self) -> Ids:
-        """The ids of all captions, ascending."""
-        return self.find(Filters())
 
     def alive(self, segment: Segment) -> Mask:
         """Return which captions of a segment are still there."""
@@ -271,10 +247,11 @@ class Segments:
 
     def sources(self) -> dict[str, int]:
         """Return how many captions each source has."""
-        total: dict[str, int] = {}
+        total: Counter[str] = Counter()
         for segment in self.all:
-            for name, count in segment.source_counts(self.alive(segment)).items():
-                total[name] = total.get(name, 0) + count
+            column = segment.batch["source"]
+            counts = np.bincount(column.indices.to_numpy()[self.alive(segment)], minlength=len(column.dictionary))
+            total.update(dict(zip(column.dictionary.to_pylist(), counts.tolist(), strict=True)))
         return {name: count for name, count in total.items() if count}
 
     def rows(self, ids: npt.ArrayLike) -> list[CaptionRow]:
@@ -288,7 +265,7 @@ class Segments:
         """Return the images that captions belong to."""
         images = np.empty(len(ids), dtype=object)
         for here, segment, places in self._located(ids):
-            images[here] = segment.image_ids(places)
+            images[here] = segment.batch["image_id"].take(places.astype(np.int64)).to_pylist()
         return images
 
     def vectors(self, ids: npt.ArrayLike) -> Vectors:
@@ -296,7 +273,7 @@ class Segments:
         wanted = np.asarray(ids, dtype=np.int64)
         rows = np.empty((len(wanted), self.dimension), dtype=np.float32)
         for here, segment, places in self._located(wanted):
-            rows[here] = segment.vectors(places)
+            rows[here] = _unit(segment.matrix[places])
         return rows
 
     def stream(self, first_id: int = 0) -> Iterator[tuple[Ids, Vectors]]:
@@ -428,10 +405,8 @@ def _read_captions(path: Path, rows: int) -> Any:
     return batch
 
 
-def _is_unicode(text: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in text)
-
-
-def _unit(rows: npt.NDArray[Any]) -> Vectors:
+def _unit(rows: npt.NDArray[Any], *, copy: bool = False) -> Vectors:
     """Return stored rows as float32 of unit length."""
-    return np.asarray(rows) if rows.dtype == np.float32 else unit_rows(rows)
+    if rows.dtype == np.float32:
+        return np.array(rows) if copy else np.asarray(rows)
+    return unit_rows(rows)

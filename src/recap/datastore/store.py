@@ -66,11 +66,6 @@ class LocalStore(MutableStore):
         return len(self._segments)
 
     @property
-    def ids(self) -> Ids:
-        """The ids of all captions, ascending."""
-        return self._segments.ids
-
-    @property
     def next_id(self) -> int:
         """The id that the next caption will have."""
         return self._segments.next_id
@@ -116,17 +111,6 @@ class LocalStore(MutableStore):
             self._segments.remove(gone)
             self._searcher.removed(gone)
         return len(gone)
-
-    def find(
-        self,
-        *,
-        source: Names | None = None,
-        synthetic: bool | None = None,
-        image_ids: Names | None = None,
-        matching: re.Pattern[str] | None = None,
-    ) -> Ids:
-        """Return the ids of the captions that pass all filters; ``matching`` is searched for in the text."""
-        return self._segments.find(Filters.of(source, None, synthetic), image_ids, matching)
 
     def rows(self, ids: npt.ArrayLike) -> list[CaptionRow]:
         """Return captions by id."""
@@ -217,6 +201,9 @@ class LocalStore(MutableStore):
 
     def _skip_to(self, next_id: int) -> None:
         self._segments.next_id = next_id
+
+    def _find(self, filters: Filters, image_ids: Names | None, matching: re.Pattern[str] | None) -> Ids:
+        return self._segments.find(filters, image_ids, matching)
 
     def _search(self, queries: Vectors, k: int, filters: Filters, exclude: Excluded | None) -> SearchResult:
         with self._lock:
@@ -361,7 +348,8 @@ class DiskStore(LocalStore):
 
     def _insert(self, ids: Ids, rows: Vectors, columns: Columns) -> None:
         super()._insert(ids, rows, columns)
-        if self._segments.bytes_in_memory >= SPILL_BYTES:
+        waiting = self._segments.all[self._segments.in_files :]
+        if sum(segment.matrix.nbytes for segment in waiting) >= SPILL_BYTES:
             self._home.spill()
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import numpy as np
 import numpy.typing as npt
@@ -21,17 +23,77 @@ from recap.datastore.base import (
     is_same_center,
     require_same_encoder,
 )
-from recap.datastore.index import IndexArguments
 from recap.datastore.manifest import read_manifest
-from recap.datastore.store import Datastore, DiskStore, Precision
+from recap.datastore.store import Datastore, DiskStore
 from recap.errors import InputError
 from recap.types import Evidence, Vectors
 
 MILVUS = "milvus:"
 """How the address of a store in a database begins."""
 
+DEFAULT_COLLECTION = "captions"
+MILVUS_INDEXES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "FLAT": ({}, {}),
+    "AUTOINDEX": ({}, {}),
+    "HNSW": ({"M": 16, "efConstruction": 200}, {"ef": 256}),
+    "IVF_FLAT": ({"nlist": 1024}, {"nprobe": 64}),
+    "IVF_SQ8": ({"nlist": 1024}, {"nprobe": 64}),
+    "DISKANN": ({}, {"search_list": 256}),
+}
+"""Kinds of index that can be asked for, with what they are built and searched with."""
+
 ID_BITS = 48
 """An id of a view is the number of the store above this many bits, and the caption's id in it below."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where collections are: ``milvus:./captions.db``, or ``milvus:http://host:19530?collection=a,b&index=HNSW``."""
+
+    server: str
+    collections: tuple[str, ...] = (DEFAULT_COLLECTION,)
+    index: str = ""
+
+    @classmethod
+    def parse(cls, url: str) -> Address:
+        """Return the parts of an address, or say what is wrong with it."""
+        server, _, query = url.removeprefix(MILVUS).partition("?")
+        options = {name: values[-1] for name, values in parse_qs(query).items()}
+        index = options.get("index", "").upper()
+        collections = tuple(name for name in options.get("collection", DEFAULT_COLLECTION).split(",") if name)
+        if not url.startswith(MILVUS) or options.keys() - {"collection", "index"} or not collections:
+            raise InputError(
+                f"{url}: not an address such as milvus:./captions.db or milvus:http://host:19530?collection=a"
+            )
+        if index and index not in MILVUS_INDEXES:
+            raise InputError(f"{url}: unknown index {index}; choose one of {', '.join(MILVUS_INDEXES)}")
+        if "://" not in server:
+            if not server.endswith(".db"):
+                raise InputError(f"{url}: a file of Milvus Lite has a name that ends in .db")
+            server = str(Path(server).expanduser().resolve())
+        return cls(server, collections, index)
+
+    @classmethod
+    def single(cls, url: str) -> Address:
+        """Return the parts of the address of one collection."""
+        address = cls.parse(url)
+        if len(address.collections) != 1:
+            raise InputError(f"{url}: a store is one collection; several are opened by open_store, as a view")
+        return address
+
+    @property
+    def embedded(self) -> bool:
+        """Whether it is a file of Milvus Lite and not a server."""
+        return "://" not in self.server
+
+    @property
+    def url(self) -> str:
+        """The whole address; a file by its full path."""
+        return f"{MILVUS}{self.server}?collection={','.join(self.collections)}"
+
+    def one(self, collection: str) -> Address:
+        """Return the address of one of the collections."""
+        return replace(self, collections=(collection,))
 
 
 class DatastoreView:
@@ -149,11 +211,7 @@ class DatastoreView:
 
     def sources(self) -> dict[str, int]:
         """Return how many captions each source has in all stores together."""
-        total: dict[str, int] = {}
-        for store in self.stores:
-            for name, count in store.sources().items():
-                total[name] = total.get(name, 0) + count
-        return total
+        return dict(sum((Counter(store.sources()) for store in self.stores), Counter()))
 
     def content_hash(self) -> str:
         """Return what differs between views with other captions."""
@@ -198,19 +256,9 @@ class ImageTable:
     Inside it is a store whose captions are the names, so that it is searched, saved and loaded in the same way.
     """
 
-    def __init__(
-        self,
-        dimension: int,
-        *,
-        encoder: str = "",
-        fingerprint: str = "",
-        center: npt.ArrayLike | None = None,
-        index: str | IndexArguments = "flat",
-        dtype: Precision = "float32",
-    ) -> None:
-        self._images = Datastore(
-            dimension, encoder=encoder, fingerprint=fingerprint, center=center, index=index, dtype=dtype
-        )
+    def __init__(self, dimension: int, **options: Any) -> None:
+        """Make an empty table; the options are those of ``Datastore``."""
+        self._images = Datastore(dimension, **options)
 
     def __len__(self) -> int:
         return len(self._images)
