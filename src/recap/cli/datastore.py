@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from recap.cli.options import COUNT, caption_filters, compact_option, json_option, own_pack, print_json, printable
+from recap.cli.options import COUNT, caption_filters, compact_option, emit, json_option, own_pack, printable
 
 
 @click.group()
@@ -36,10 +36,7 @@ def list_captions(pack: Path, limit: int | None, sources: bool, as_json: bool, *
         _print(store.walk(ids[:limit]), as_json)
         return
     for name, count in sorted(Counter(row.source for row in store.walk(ids)).items()):
-        if as_json:
-            print_json({"source": name, "captions": count})
-        else:
-            click.echo(f"{printable(name)}\t{count}")
+        emit({"source": name, "captions": count}, f"{printable(name)}\t{count}", as_json=as_json)
 
 
 @datastore.command("add")
@@ -117,7 +114,5 @@ def move(pack: Path, where: str) -> None:
 
 def _print(rows: Any, as_json: bool = False) -> None:
     for row in rows:
-        if as_json:
-            print_json(asdict(row))
-        else:
-            click.echo(f"{row.id}\t" + "\t".join(map(printable, (row.source, row.image_id, row.text))))
+        line = "\t".join([str(row.id), *map(printable, (row.source, row.image_id, row.text))])
+        emit(asdict(row), line, as_json=as_json)

@@ -82,6 +82,14 @@ def warn(message: object) -> None:
     click.echo(f"recap: {message}", err=True)
 
 
+def emit(value: Any, text: str, *, as_json: bool, indent: int | None = None) -> None:
+    """Print a value as json, or as text for a reader."""
+    if as_json:
+        print_json(value, indent)
+    else:
+        click.echo(text)
+
+
 def combine(*options: Decorator) -> Decorator:
     """Return a decorator that adds several options, in this order."""
 

@@ -8,17 +8,7 @@ from typing import Any
 
 import click
 
-from recap.cli.options import (
-    ANY_PATH,
-    COUNT,
-    FOLDER,
-    json_option,
-    method_option,
-    print_json,
-    printable,
-    split_option,
-    warn,
-)
+from recap.cli.options import ANY_PATH, COUNT, FOLDER, emit, json_option, method_option, printable, split_option
 
 
 @click.group()
@@ -34,10 +24,7 @@ def info(name: str, as_json: bool) -> None:
     from recap.packs.verify import describe, format_facts
 
     facts = describe(name)
-    if as_json:
-        print_json(facts, indent=2)
-    else:
-        click.echo("\n".join(map(printable, format_facts(facts))))
+    emit(facts, "\n".join(map(printable, format_facts(facts))), as_json=as_json, indent=2)
 
 
 @pack.command()
@@ -53,10 +40,9 @@ def verify(folder: Path, encoder: bool, as_json: bool) -> None:
     broken = False
     for check in run_checks(folder, encoder=encoder):
         broken = broken or bool(check.problem)
-        if as_json:
-            print_json({"check": check.name, "ok": not check.problem, "problem": check.problem, "detail": check.detail})
-        else:
-            click.echo(f"{'BROKEN' if check.problem else 'ok':8}{check.name}: {check.problem or check.detail}")
+        line = f"{'BROKEN' if check.problem else 'ok':8}{check.name}: {check.problem or check.detail}"
+        record = {"check": check.name, "ok": not check.problem, "problem": check.problem, "detail": check.detail}
+        emit(record, line, as_json=as_json)
     if broken:
         sys.exit(1)
 
@@ -109,14 +95,9 @@ def push(folder: Path, repository: str, private: bool | None, revision: str | No
 
     A pack that is not sound is not uploaded. Without a licence in the card you are warned: recap fit --licence.
     """
-    from recap.packs.folder import read_about, read_config
-    from recap.packs.hub import push as upload
-    from recap.packs.verify import check_upload
+    from recap.packs.hub import push_verified
 
-    check_upload(folder)
-    if not read_about(read_config(folder), folder).licence:
-        warn("the card names no licence, so nobody may use this pack; see recap fit --licence")
-    click.echo(upload(folder, repository, private=private, revision=revision, commit_message=message))
+    click.echo(push_verified(folder, repository, private=private, revision=revision, commit_message=message))
 
 
 @pack.command()

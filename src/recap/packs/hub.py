@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shutil
+import warnings
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from recap.errors import PackError
+from recap.errors import PackError, RecapWarning
 from recap.files import atomic_folder
 from recap.packs import folder as pack
+from recap.packs.verify import verify
 
 if TYPE_CHECKING:
     from recap.packs.base import Pack
@@ -32,6 +34,17 @@ def push_captioner(
         folder = Path(temporary) / "pack"
         pack.save(captioner, folder)
         return push(folder, repository, private=private, revision=revision, token=token, commit_message=commit_message)
+
+
+def push_verified(folder: Path, repository: str, **options: Any) -> str:
+    """Upload the pack in a folder if it is sound, and warn if it has no licence; ``options`` are those of ``push``."""
+    for check in verify(folder):
+        if check.problem:
+            raise PackError(f"not uploaded: {check.problem}")
+    if not pack.read_about(pack.read_config(folder), folder).licence:
+        message = "the card names no licence, so nobody may use this pack; see recap fit --licence"
+        warnings.warn(message, RecapWarning, stacklevel=2)
+    return push(folder, repository, **options)
 
 
 def push(

@@ -225,13 +225,6 @@ def _same_encoders(path: Path, config: dict[str, Any], image: str, text: str) ->
             raise PackError(f"{path} was made with another {side} encoder than {pack.CONFIG} says")
 
 
-def check_upload(folder: Path) -> None:
-    """Raise ``PackError`` unless the pack in a folder passes every check, and may be uploaded."""
-    for check in verify(folder):
-        if check.problem:
-            raise PackError(f"not uploaded: {check.problem}")
-
-
 def describe(name: str) -> dict[str, Any]:
     """Return the facts about a pack as plain values; nothing heavy is loaded."""
     folder = pack.find(name, progress=True)
