@@ -1,8 +1,10 @@
 import json
+from pathlib import Path
 
+import click
 import pytest
 
-from recap.cli.options import print_json, printable
+from recap.cli.options import combine, find_pictures, print_json, printable
 
 
 def test_captions_cannot_command_a_terminal():
@@ -19,3 +21,22 @@ def test_json_controls_no_terminal_and_says_the_same(capsys: pytest.CaptureFixtu
     assert json.loads(text) == value
     assert "Bär" in text
     assert not {"\x1b", "\x9b", "\u202e", "\x7f"} & set(text)
+
+
+def test_pictures_are_found_and_a_missing_one_among_others_is_left_to_the_run(tmp_path: Path):
+    for name in ("b.png", "a.jpg", "film.mp4", "notes.txt"):
+        (tmp_path / name).touch()
+    gone = str(tmp_path / "gone.png")
+    pictures = [str(tmp_path / "a.jpg"), str(tmp_path / "b.png")]
+    assert find_pictures((str(tmp_path), gone)) == [*pictures, gone]
+    assert find_pictures((str(tmp_path),), videos=True) == [*pictures, str(tmp_path / "film.mp4")]
+    with pytest.raises(click.UsageError, match=r"gone\.png: there is no such file \(nor the others\)"):
+        find_pictures((gone, "elsewhere.png"))
+
+
+def test_options_are_combined_in_their_order():
+    @click.command()
+    @combine(click.option("--first"), click.option("--second"))
+    def command(first: str, second: str) -> None: ...
+
+    assert [option.name for option in command.params] == ["first", "second"]

@@ -94,7 +94,7 @@ def test_samples_are_the_pictures_of_the_examples(serve: Serve):
 
 def test_the_page_names_selection_rules_as_the_command_line_does(serve: Serve):
     script = serve().get("/static/result.js").text
-    for rule in RULES:
+    for rule in RULES.names():
         assert f'{rule}: "{describe_choice(rule)}"' in script
 
 

@@ -16,6 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from recap.errors import InputError
+from recap.server.config import LOOPBACK_NAMES
+from recap.server.process import configure, is_loopback, read_keys
+
 BOUNDARY = "edge"
 HEADERS = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
 Start = Callable[..., "Running"]
@@ -132,3 +136,35 @@ def test_a_port_in_use_is_told_at_once(pack: Path):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert f"cannot listen on 127.0.0.1 port {port}" in done.stderr
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "[::1]", "localhost"])
+def test_loopback_is_this_machine_only(host: str):
+    assert is_loopback(host)
+    assert not any(map(is_loopback, ("0.0.0.0", "::", "192.168.0.1", "example.org", "")))
+
+
+def test_keys_come_from_the_environment_and_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    first, second = "a" * 16, "b" * 20
+    monkeypatch.setenv("RECAP_API_KEYS", f" {first} ,")
+    (tmp_path / "keys").write_text(f"\n{second}\n{first}\n")
+    assert read_keys(None) == (first,)
+    assert read_keys(tmp_path / "keys") == (first, second)
+    monkeypatch.delenv("RECAP_API_KEYS")
+    (tmp_path / "keys").write_text("\n")
+    with pytest.raises(InputError, match="holds no key"):
+        read_keys(tmp_path / "keys")
+
+
+def test_options_become_a_configuration(pack: Path, tmp_path: Path):
+    config = configure(str(pack), "127.0.0.1", names=("Photos.Example",), editable=True, save_edits=True)
+    assert (config.pack, config.save_edits) == (pack.name, pack)
+    assert config.hosts == (*LOOPBACK_NAMES, "photos.example")
+    assert configure("builtin", "0.0.0.0", insecure=True).hosts is None
+    large = configure("builtin", "localhost", max_megabytes=400, max_queue=99)
+    assert (large.max_body, large.max_held, large.max_queue) == (400_000_000, 800_000_000, 99)
+    for options in ({"save_edits": True}, {"save_edits": True, "editable": True}):
+        with pytest.raises(InputError, match="--save-edits goes with"):
+            configure("builtin" if "editable" in options else str(pack), "localhost", **options)
+    with pytest.raises(InputError, match="--insecure"):
+        configure("builtin", "0.0.0.0")

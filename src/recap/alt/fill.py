@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
-from recap.alt.tags import Tag, decoded, encoded, start_tags
+from recap.alt.tags import Tag, decode_page, encode_page, start_tags
 from recap.confidence import is_trusted
 from recap.datasets.images import IMAGE_SUFFIXES
 from recap.errors import ImageError
@@ -111,16 +111,16 @@ def fill(
         min_confidence: captions less sure than this are withheld; they need a calibrated pack. None withholds those
             that are unsure, where captions have a confidence; 0 takes all.
     """
-    text, codec = decoded(page)
+    text, codec = decode_page(page)
     lines = _LineCounter(text)
     tags, wanted, findings = list(_image_tags(text)), {}, {}
     for tag, address in tags:
-        status, reason = _judged(tag, address, empty, placeholders)
+        status, reason = _classify(tag, address, empty, placeholders)
         findings[tag.start] = Finding(lines.at(tag.start), tag.get("src"), status, reason)
         if status == "filled":
             wanted[tag.start] = (tag, _local_path(address, Path(base)))
     paths = list(dict.fromkeys(path for _, path in wanted.values()))
-    captions = dict(zip(paths, _described(paths, describe, min_confidence), strict=True))
+    captions = dict(zip(paths, _describe(paths, describe, min_confidence), strict=True))
     edits = []
     for start, (tag, path) in wanted.items():
         status, said = captions[path]
@@ -128,13 +128,13 @@ def fill(
         findings[start] = Finding(old.line, old.src, status, said)
         if status == "filled":
             edits.append(_edit(tag, said, codec))
-    return FilledPage(encoded(_spliced(text, edits), codec), tuple(findings.values()))
+    return FilledPage(encode_page(_splice(text, edits), codec), tuple(findings.values()))
 
 
-def _described(paths: Sequence[Path], describe: Describe, minimum: float | None) -> Iterator[tuple[Status, str]]:
+def _describe(paths: Sequence[Path], describe: Describe, minimum: float | None) -> Iterator[tuple[Status, str]]:
     """Yield for each picture its text, or why it has none."""
-    speaking = [path for path in paths if not _is_spacer(path)]
-    results = dict(zip(speaking, describe(speaking), strict=True)) if speaking else {}
+    shown = [path for path in paths if not _is_spacer(path)]
+    results = dict(zip(shown, describe(shown), strict=True)) if shown else {}
     for path in paths:
         result = results.get(path)
         if result is None:
@@ -153,7 +153,7 @@ def _is_doubtful(caption: Caption, minimum: float | None) -> bool:
     return minimum > 0 and not is_trusted(caption, minimum)
 
 
-def _judged(tag: Tag, address: SplitResult, empty: bool, placeholders: bool) -> tuple[Status, str]:
+def _classify(tag: Tag, address: SplitResult, empty: bool, placeholders: bool) -> tuple[Status, str]:
     """Say what is to become of a picture before it is looked at."""
     alt, src = tag.get("alt").strip(), tag.get("src").strip()
     if any(_TEMPLATE_NAME.search(name) for name in tag.attributes):
@@ -165,7 +165,7 @@ def _judged(tag: Tag, address: SplitResult, empty: bool, placeholders: bool) -> 
     if "alt" in tag.attributes:
         if not alt and not empty:
             return "decorative", ""
-        if alt and not (placeholders and _says_nothing(alt, address)):
+        if alt and not (placeholders and _is_placeholder(alt, address)):
             return "described", alt
     if not src:
         return "sourceless", "there is no src"
@@ -178,7 +178,7 @@ def _judged(tag: Tag, address: SplitResult, empty: bool, placeholders: bool) -> 
     return "filled", ""
 
 
-def _says_nothing(alt: str, address: SplitResult) -> bool:
+def _is_placeholder(alt: str, address: SplitResult) -> bool:
     """Tell whether a text is a file's name or a word that stands for a missing text."""
     file = Path(unquote(address.path)).name.casefold()
     folded = alt.casefold()
@@ -221,7 +221,7 @@ def _edit(tag: Tag, text: str, codec: str) -> tuple[int, int, str]:
     return old.start, old.end, alt.lstrip()
 
 
-def _spliced(text: str, edits: Iterable[tuple[int, int, str]]) -> str:
+def _splice(text: str, edits: Iterable[tuple[int, int, str]]) -> str:
     parts, done = [], 0
     for start, end, new in edits:
         parts += [text[done:start], new]
@@ -236,10 +236,10 @@ def _image_tags(text: str) -> Iterator[tuple[Tag, SplitResult]]:
         if tag.name == "base" and not start_address:
             start_address = tag.get("href").strip()
         elif tag.name == "img":
-            yield tag, _joined(start_address, tag.get("src").strip())
+            yield tag, _join_address(start_address, tag.get("src").strip())
 
 
-def _joined(start: str, src: str) -> SplitResult:
+def _join_address(start: str, src: str) -> SplitResult:
     try:
         return urlsplit(urljoin(start, src))
     except ValueError:  # such as an unfinished [ of an IPv6 address

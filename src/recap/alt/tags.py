@@ -54,9 +54,9 @@ def start_tags(text: str) -> Iterator[Tag]:
     place = 0
     while found := _TAG.search(text, place):
         if found[2] is None:
-            place = _skipped(text, found)
+            place = _skip_markup(text, found)
             continue
-        attributes, end = _attributes(text, found.end())
+        attributes, end = _parse_attributes(text, found.end())
         if end is None:
             return
         place, name = end, found[2].lower()
@@ -68,7 +68,7 @@ def start_tags(text: str) -> Iterator[Tag]:
             place = closing.start() if closing else len(text)
 
 
-def _skipped(text: str, found: re.Match[str]) -> int:
+def _skip_markup(text: str, found: re.Match[str]) -> int:
     """Return where a comment, a declaration or an instruction ends."""
     if found[0] == "<!--" and (short := re.compile("-?>").match(text, found.end())):
         return short.end()
@@ -77,18 +77,18 @@ def _skipped(text: str, found: re.Match[str]) -> int:
     return len(text) if end < 0 else end + len(closing)
 
 
-def _attributes(text: str, place: int) -> tuple[dict[str, Attribute], int | None]:
+def _parse_attributes(text: str, place: int) -> tuple[dict[str, Attribute], int | None]:
     """Return the attributes from ``place`` on, the first of each name, and the end of the tag; None: it has none."""
     attributes: dict[str, Attribute] = {}
-    while (place := _matched(_BETWEEN, text, place)) < len(text):
+    while (place := _match_end(_BETWEEN, text, place)) < len(text):
         if text[place] == ">":
             return attributes, place + 1
         start = place
-        place = _matched(_NAME, text, start)
+        place = _match_end(_NAME, text, start)
         name, value = text[start:place].lower(), ""
-        equals = _matched(_BLANKS, text, place)
+        equals = _match_end(_BLANKS, text, place)
         if text[equals : equals + 1] == "=":
-            begin = _matched(_BLANKS, text, equals + 1)
+            begin = _match_end(_BLANKS, text, equals + 1)
             quote = text[begin : begin + 1]
             if quote and quote in "\"'":
                 close = text.find(quote, begin + 1)
@@ -96,23 +96,23 @@ def _attributes(text: str, place: int) -> tuple[dict[str, Attribute], int | None
                     break
                 value, place = text[begin + 1 : close], close + 1
             else:
-                place = _matched(_UNQUOTED, text, begin)
+                place = _match_end(_UNQUOTED, text, begin)
                 value = text[begin:place]
         attributes.setdefault(name, Attribute(start, place, unescape(value)))
     return attributes, None
 
 
-def _matched(pattern: re.Pattern[str], text: str, place: int) -> int:
+def _match_end(pattern: re.Pattern[str], text: str, place: int) -> int:
     found = pattern.match(text, place)
     return found.end() if found else place
 
 
-def decoded(page: bytes) -> tuple[str, str]:
+def decode_page(page: bytes) -> tuple[str, str]:
     """Return a page as text, and the codec that turns it back into the same bytes."""
     for codec in (_declared_codec(page), "cp1252"):
         try:
             text = page.decode(codec, _errors(codec))
-            if encoded(text, codec) == page:
+            if encode_page(text, codec) == page:
                 return text, codec
         except (UnicodeError, LookupError):
             continue
@@ -145,8 +145,8 @@ def _is_utf8(page: bytes) -> bool:
     return True
 
 
-def encoded(text: str, codec: str) -> bytes:
-    """Return a text as the bytes that ``decoded`` read it from."""
+def encode_page(text: str, codec: str) -> bytes:
+    """Return a text as the bytes that ``decode_page`` read it from."""
     return text.encode(codec, _errors(codec))
 
 

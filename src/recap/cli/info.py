@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import click
 
-_LIBRARIES = (
-    "numpy",
-    "onnxruntime",
-    "faiss-cpu",
-    "xllamacpp",
-    "torch",
-    "open_clip_torch",
-    "transformers",
-    "ctranslate2",
-)
+from recap.cli.options import json_option, print_json, warn
+
+PARTS = ("numpy", "onnxruntime", "faiss-cpu", "xllamacpp", "torch", "open_clip_torch", "transformers", "ctranslate2")
 
 DAMAGED = "damaged"
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="One object.")
+@json_option()
 @click.option("--verify", is_flag=True, help="Hash the assets on disk; exit code 1 if one is damaged.")
 @click.pass_context
 def info(context: click.Context, as_json: bool, verify: bool) -> None:
     """Show versions, encoders, language models, packs and assets on disk."""
     facts = _collect(verify)
     if as_json:
-        click.echo(json.dumps(facts))
+        print_json(facts)
     else:
         _print(facts)
     context.exit(int(any(asset["on disk"] == DAMAGED for asset in facts["assets"])))
@@ -67,7 +58,7 @@ def _collect(verify: bool) -> dict[str, Any]:
         "recap": __version__,
         "python": platform.python_version(),
         "cache": str(cache_dir()),
-        "libraries": [{"name": name, "version": _version(name)} for name in _LIBRARIES],
+        "libraries": [{"name": name, "version": _version(name)} for name in PARTS],
         "encoders": [
             {
                 "name": item.name,
@@ -104,7 +95,7 @@ def _on_disk(name: str, verify: bool) -> str:
     try:
         there = assets.verify(name) if verify else assets.is_cached(name)
     except ChecksumError as error:
-        click.echo(f"recap: {error}", err=True)
+        warn(error)
         return DAMAGED
     return "yes" if there else "no"
 
@@ -114,6 +105,8 @@ def _available(missing_extra: str | None) -> str:
 
 
 def _version(name: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version(name)
     except PackageNotFoundError:

@@ -26,7 +26,7 @@ from recap.encoders.images import label
 from recap.errors import ImageError
 from recap.server.config import PIXEL_BUDGET
 from recap.server.metrics import Metrics
-from recap.server.problems import Problem, renamed
+from recap.server.problems import Problem, rename_error
 from recap.types import Vectors
 
 logger = logging.getLogger("recap.server")
@@ -127,7 +127,7 @@ class Batcher:
         jobs = [_Job(task) for task in tasks]
         with self._changed:
             if self.died:
-                raise _to_be_restarted()
+                raise _restart_problem()
             if not self.ready:
                 raise Problem.busy("the service is stopping", 5)
             self._drop_cancelled()
@@ -147,7 +147,7 @@ class Batcher:
 
     def _work(self) -> None:
         try:
-            self._work_off()
+            self._work_loop()
         except BaseException:
             logger.exception("the worker died")
             with self._changed:
@@ -155,10 +155,10 @@ class Batcher:
                 jobs = [*self._waiting]
                 self._waiting.clear()
             for job in jobs:
-                _settle(job.future, _to_be_restarted())
+                _settle(job.future, _restart_problem())
             self._on_death()
 
-    def _work_off(self) -> None:
+    def _work_loop(self) -> None:
         while batch := self._next_batch():
             started = time.perf_counter()
             self._process(batch)
@@ -197,7 +197,7 @@ class Batcher:
         except BaseException as error:
             logger.exception("a batch failed")
             for job in batch:
-                _settle(job.future, error if isinstance(error, Exception) else _to_be_restarted())
+                _settle(job.future, error if isinstance(error, Exception) else _restart_problem())
             if not isinstance(error, Exception):
                 raise
 
@@ -206,7 +206,7 @@ class Batcher:
         vectors = self._encode([picture.content for _, picture in jobs]) if jobs else ()
         for (job, picture), vector in zip(jobs, vectors, strict=True):
             if isinstance(vector, ImageError):
-                _settle(job.future, renamed(vector, label(picture.content), picture.name))
+                _settle(job.future, rename_error(vector, label(picture.content), picture.name))
             else:
                 job.vector = vector
 
@@ -230,7 +230,7 @@ class Batcher:
             _settle(job.future, result)
 
 
-def _to_be_restarted() -> Problem:
+def _restart_problem() -> Problem:
     return Problem(500, "the service has to be started again; its log says why")
 
 

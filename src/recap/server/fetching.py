@@ -112,27 +112,27 @@ class Fetcher:
         """Do the work of ``fetch`` in this thread."""
         deadline = time.monotonic() + self.timeout
         for _ in range(MAX_REDIRECTS + 1):
-            target = self._checked(url)
+            target = self._parse_url(url)
             content, location = self._get(target, deadline, take)
             if location is None:
                 return content
             url = urljoin(url, location)
-        raise ImageError(f"{_short(url)}: more than {MAX_REDIRECTS} redirects")
+        raise ImageError(f"{_short_url(url)}: more than {MAX_REDIRECTS} redirects")
 
-    def _checked(self, url: str) -> SplitResult:
+    def _parse_url(self, url: str) -> SplitResult:
         try:
             if len(url) > MAX_URL or not url.isascii() or not url.isprintable() or " " in url:
                 raise ValueError("not an address")
             target = urlsplit(url)
             port = target.port
         except ValueError as error:
-            raise ImageError(f"{_short(url)}: not an address that can be fetched") from error
+            raise ImageError(f"{_short_url(url)}: not an address that can be fetched") from error
         if target.scheme not in self._ports or not target.hostname:
-            raise ImageError(f"{_short(url)}: only addresses of {' and '.join(self._ports)} are fetched")
+            raise ImageError(f"{_short_url(url)}: only addresses of {' and '.join(self._ports)} are fetched")
         if target.username is not None or target.password is not None:
-            raise ImageError(f"{_short(url)}: an address must not hold a user name")
+            raise ImageError(f"{_short_url(url)}: an address must not hold a user name")
         if port not in (None, self._ports[target.scheme]):
-            raise ImageError(f"{_short(url)}: only the usual port of {target.scheme} is fetched from")
+            raise ImageError(f"{_short_url(url)}: only the usual port of {target.scheme} is fetched from")
         return target
 
     def _get(self, target: SplitResult, deadline: float, take: Take) -> tuple[bytes, str | None]:
@@ -140,17 +140,17 @@ class Fetcher:
         url = target.geturl()
         raw = self._connect(target, deadline)
         try:
-            with self._limited(raw, _left(url, deadline)):
-                return self._ask(target, raw, deadline, take)
+            with self._limited(raw, _seconds_left(url, deadline)):
+                return self._send(target, raw, deadline, take)
         except (OSError, http.client.HTTPException, ValueError) as error:
             if isinstance(error, ImageError):
                 raise
-            _left(url, deadline)
-            raise ImageError(f"{_short(url)}: cannot be fetched ({type(error).__name__})") from error
+            _seconds_left(url, deadline)
+            raise ImageError(f"{_short_url(url)}: cannot be fetched ({type(error).__name__})") from error
         finally:
             raw.close()
 
-    def _ask(self, target: SplitResult, raw: socket.socket, deadline: float, take: Take) -> tuple[bytes, str | None]:
+    def _send(self, target: SplitResult, raw: socket.socket, deadline: float, take: Take) -> tuple[bytes, str | None]:
         url, host = target.geturl(), target.hostname or ""
         connection = http.client.HTTPConnection(host, self._ports[target.scheme])
         connection.sock = raw
@@ -170,27 +170,27 @@ class Fetcher:
             if response.status in (301, 302, 303, 307, 308) and location:
                 return b"", location
             if response.status != 200:
-                raise ImageError(f"{_short(url)}: the answer was {response.status}")
-            return self._body(url, response, deadline, take), None
+                raise ImageError(f"{_short_url(url)}: the answer was {response.status}")
+            return self._read_body(url, response, deadline, take), None
         finally:
             connection.close()
 
-    def _body(self, url: str, response: http.client.HTTPResponse, deadline: float, take: Take) -> bytes:
+    def _read_body(self, url: str, response: http.client.HTTPResponse, deadline: float, take: Take) -> bytes:
         pieces: list[bytes] = []
         size = 0
         while True:
             piece = response.read1(CHUNK)
             # what ends because the line was cut is not complete
-            _left(url, deadline)
+            _seconds_left(url, deadline)
             if self._closed:
-                raise ImageError(f"{_short(url)}: the service is stopping")
+                raise ImageError(f"{_short_url(url)}: the service is stopping")
             if not piece:
                 return b"".join(pieces)
             take(len(piece))
             pieces.append(piece)
             size += len(piece)
             if size > self.max_bytes:
-                raise ImageError(f"{_short(url)}: larger than {self.max_bytes} bytes")
+                raise ImageError(f"{_short_url(url)}: larger than {self.max_bytes} bytes")
 
     def _connect(self, target: SplitResult, deadline: float) -> socket.socket:
         """Connect to an address that was looked at, not to a name that may change its mind."""
@@ -198,13 +198,13 @@ class Fetcher:
         try:
             addresses = self._resolve(host, port)
         except (OSError, UnicodeError, ValueError) as error:
-            raise ImageError(f"{_short(url)}: there is no such host") from error
+            raise ImageError(f"{_short_url(url)}: there is no such host") from error
         if not addresses or not all(map(self._allowed, addresses)):
-            raise ImageError(f"{_short(url)}: not a public address")
+            raise ImageError(f"{_short_url(url)}: not a public address")
         try:
-            return socket.create_connection((str(addresses[0]), port), timeout=_left(url, deadline))
+            return socket.create_connection((str(addresses[0]), port), timeout=_seconds_left(url, deadline))
         except OSError as error:
-            raise ImageError(f"{_short(url)}: cannot be fetched ({type(error).__name__})") from error
+            raise ImageError(f"{_short_url(url)}: cannot be fetched ({type(error).__name__})") from error
 
     @contextmanager
     def _limited(self, raw: socket.socket, seconds: float) -> Iterator[None]:
@@ -237,14 +237,14 @@ class _Clock:
         self._line.close()
 
 
-def _left(url: str, deadline: float) -> float:
+def _seconds_left(url: str, deadline: float) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
-        raise ImageError(f"{_short(url)}: took too long")
+        raise ImageError(f"{_short_url(url)}: took too long")
     return left
 
 
-def _short(url: str) -> str:
+def _short_url(url: str) -> str:
     """Return an address for messages, without its query, which may hold a secret."""
     shown = "".join(character for character in url.partition("?")[0] if character.isprintable())
     return shown if len(shown) <= 100 else f"{shown[:100]}..."

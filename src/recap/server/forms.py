@@ -86,7 +86,7 @@ def shown_name(name: str | None, number: int) -> str:
     return printable[:MAX_NAME] or f"picture {number + 1}"
 
 
-async def receive(request: Request, config: ServerConfig) -> Received:
+async def parse_form(request: Request, config: ServerConfig) -> Received:
     """Read a form."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "multipart/form-data":
@@ -118,7 +118,7 @@ async def receive(request: Request, config: ServerConfig) -> Received:
     return received
 
 
-def settings(received: Received, form: type[AnyForm]) -> AnyForm:
+def parse_settings(received: Received, form: type[AnyForm]) -> AnyForm:
     """Return the fields of a form, checked; a field that has one value may come once."""
     values: dict[str, Any] = {}
     for name, given in received.fields.items():
@@ -132,7 +132,7 @@ def settings(received: Received, form: type[AnyForm]) -> AnyForm:
     return form.model_validate(values)
 
 
-async def pictures(
+async def read_pictures(
     received: Received, config: ServerConfig, fetcher: Fetcher | None, take: Take
 ) -> list[Picture | ImageError]:
     """Return the pictures of a form, files first, or for each the reason why it is none.
@@ -152,7 +152,7 @@ async def pictures(
     return list(await asyncio.gather(*sent, *fetched))
 
 
-def only(found: Sequence[Picture | ImageError]) -> Picture:
+def single_picture(found: Sequence[Picture | ImageError]) -> Picture:
     """Return the picture of a form that takes one."""
     if len(found) != 1:
         raise Problem(422, f"{len(found)} pictures were sent; one at a time is taken here")

@@ -66,7 +66,7 @@ class Problem(HTTPException):
         return Response(body, self.status_code, headers=self.headers, media_type=MEDIA_TYPE)
 
 
-def renamed(error: Exception, old: str, new: str) -> ImageError:
+def rename_error(error: Exception, old: str, new: str) -> ImageError:
     """Return an error about a picture under the name its sender knows it by."""
     return ImageError(f"{new}: {str(error).removeprefix(f'{old}: ')}")
 

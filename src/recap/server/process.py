@@ -96,8 +96,7 @@ def run(captioner: ReCap, config: ServerConfig, listening: socket.socket, *, tel
     os.environ["RECAP_MAX_PIXELS"] = str(2 * config.max_pixels)
     app = create_app(captioner, config)
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
-    for name in ("uvicorn", "uvicorn.error"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     # uvicorn raises the signal that ended it once more, which would make the end look like a failure
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)

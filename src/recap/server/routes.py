@@ -16,44 +16,31 @@ from starlette.staticfiles import StaticFiles
 from recap import __version__
 from recap.alignment.mapping import METHODS
 from recap.errors import ImageError
-from recap.server import forms
+from recap.server import forms, schemas
 from recap.server.batching import Picture, Task
 from recap.server.metrics import MEDIA_TYPE
 from recap.server.problems import Problem
-from recap.server.schemas import (
-    CaptionBody,
-    CaptionForm,
-    CaptionResponse,
-    EvidenceBody,
-    Health,
-    LimitsBody,
-    MapBody,
-    MapForm,
-    MapResponse,
-    PackBody,
-    PacksResponse,
-    PictureResult,
-    Point,
-    RetrieveForm,
-    RetrieveResponse,
-    ScoreBody,
-    ScoreForm,
-    ScoreResponse,
+from recap.server.service import (
+    PROBLEMS,
+    Service,
+    describe_error,
+    describe_form,
+    iterate_results,
+    service_of,
+    wait_for_results,
 )
-from recap.server.service import PROBLEMS, Service, as_finished, finished, form_body, reason, service_of
-from recap.server.tasks import Plane
 from recap.types import Caption, Evidence
 
 captions_router = APIRouter(prefix="/v1", tags=["captions"], responses=PROBLEMS)
 Here = Annotated[Service, Depends(service_of)]
 
 
-@captions_router.post("/caption", openapi_extra=form_body(CaptionForm, several=True))
-async def caption(request: Request, service: Here) -> CaptionResponse:
+@captions_router.post("/caption", openapi_extra=describe_form(schemas.CaptionForm, several=True))
+async def caption(request: Request, service: Here) -> schemas.CaptionResponse:
     """Caption one picture or several. What cannot be read is named; if nothing can, the answer is 422."""
-    found, form = await service.read(request, CaptionForm)
+    found, form = await service.read(request, schemas.CaptionForm)
     tasks = _tasks(service, found, form)
-    done = iter(await finished(request, service.batcher.submit(tasks), service.config.timeout) if tasks else ())
+    done = iter(await wait_for_results(request, service.batcher.submit(tasks), service.config.timeout) if tasks else ())
     outcomes = [item if isinstance(item, ImageError) else next(done) for item in found]
     results = [_result(number, *pair) for number, pair in enumerate(zip(found, outcomes, strict=True))]
     if not any(isinstance(outcome, Caption) for outcome in outcomes):
@@ -62,7 +49,7 @@ async def caption(request: Request, service: Here) -> CaptionResponse:
                 raise outcome
         errors = [{"field": result.name, "detail": result.error or ""} for result in results]
         raise Problem(422, errors[0]["detail"], errors=errors)
-    return CaptionResponse(results=results)
+    return schemas.CaptionResponse(results=results)
 
 
 STREAM: dict[int | str, dict[str, Any]] = {
@@ -85,13 +72,13 @@ STREAM: dict[int | str, dict[str, Any]] = {
 
 @captions_router.post(
     "/caption/stream",
-    openapi_extra=form_body(CaptionForm, several=True),
+    openapi_extra=describe_form(schemas.CaptionForm, several=True),
     response_class=StreamingResponse,
     responses=STREAM,
 )
 async def caption_stream(request: Request, service: Here) -> StreamingResponse:
     """Caption pictures, and send each result as it is done, as server-sent events."""
-    found, form = await service.read(request, CaptionForm)
+    found, form = await service.read(request, schemas.CaptionForm)
     tasks = _tasks(service, found, form)
     work = service.batcher.submit(tasks) if tasks else []
     places = [place for place, item in enumerate(found) if isinstance(item, Picture)]
@@ -109,7 +96,7 @@ async def caption_stream(request: Request, service: Here) -> StreamingResponse:
             if isinstance(item, ImageError):
                 yield event(place, item)
         try:
-            async for number, outcome in as_finished(work, service.config.timeout):
+            async for number, outcome in iterate_results(work, service.config.timeout):
                 yield event(places[number], outcome)
         except Problem as problem:
             yield _event("problem", problem.as_dict())
@@ -119,80 +106,69 @@ async def caption_stream(request: Request, service: Here) -> StreamingResponse:
     return StreamingResponse(events(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
 
-@captions_router.post("/retrieve", openapi_extra=form_body(RetrieveForm, several=False))
-async def retrieve(request: Request, service: Here) -> RetrieveResponse:
+@captions_router.post("/retrieve", openapi_extra=describe_form(schemas.RetrieveForm, several=False))
+async def retrieve(request: Request, service: Here) -> schemas.RetrieveResponse:
     """Find the captions nearest to a picture."""
-    found, form = await service.read(request, RetrieveForm)
-    picture = forms.only(found)
+    found, form = await service.read(request, schemas.RetrieveForm)
+    picture = forms.single_picture(found)
     common = (form.k, form.aligned, form.method)
-    evidence = await service.one(request, Task(service.engine.retrieve, None, common, picture))
-    return RetrieveResponse(name=picture.name, aligned=form.aligned, evidence=_evidence(evidence))
+    evidence = await service.run_task(request, Task(service.engine.retrieve, None, common, picture))
+    return schemas.RetrieveResponse(name=picture.name, aligned=form.aligned, evidence=_evidence(evidence))
 
 
-@captions_router.post("/score", openapi_extra=form_body(ScoreForm, several=False))
-async def score(request: Request, service: Here) -> ScoreResponse:
+@captions_router.post("/score", openapi_extra=describe_form(schemas.ScoreForm, several=False))
+async def score(request: Request, service: Here) -> schemas.ScoreResponse:
     """Judge captions of a picture: aligned cosine and aCLIP-S, and RefaCLIP-S where references are given."""
-    found, form = await service.read(request, ScoreForm)
-    picture = forms.only(found)
+    found, form = await service.read(request, schemas.ScoreForm)
+    picture = forms.single_picture(found)
     texts = (form.caption, form.reference)
-    judged = await service.one(request, Task(service.engine.score, texts, (form.method,), picture))
-    with_references = [None] * len(form.caption) if judged.refaclip_s is None else judged.refaclip_s
-    rows = zip(form.caption, judged.cosines, judged.aclip_s, with_references, strict=True)
-    scores = [ScoreBody(caption=c, cosine=cosine, aclip_s=a, refaclip_s=r) for c, cosine, a, r in rows]
-    return ScoreResponse(name=picture.name, method=judged.method, scores=scores)
+    scores = await service.run_task(request, Task(service.engine.score, texts, (form.method,), picture))
+    method = form.method or service.engine.captioner.settings.method
+    return schemas.ScoreResponse(name=picture.name, method=method, scores=scores)
 
 
-@captions_router.post("/map", openapi_extra=form_body(MapForm, several=False))
-async def chart(request: Request, service: Here) -> MapResponse:
+@captions_router.post("/map", openapi_extra=describe_form(schemas.MapForm, several=False))
+async def chart(request: Request, service: Here) -> schemas.MapResponse:
     """Draw a picture among the captions nearest to it, in two dimensions, before and after alignment."""
-    found, form = await service.read(request, MapForm)
-    picture = forms.only(found)
-    drawn = await service.one(request, Task(service.engine.chart, None, (form.k, form.method), picture))
-    return MapResponse(
-        name=picture.name,
-        evidence=_evidence(drawn.evidence),
-        aligned=_map(drawn.aligned),
-        unaligned=_map(drawn.unaligned) if drawn.unaligned else None,
-    )
+    found, form = await service.read(request, schemas.MapForm)
+    picture = forms.single_picture(found)
+    task = Task(service.engine.chart, None, (form.k, form.method), picture)
+    evidence, aligned, unaligned = await service.run_task(request, task)
+    return schemas.MapResponse(name=picture.name, evidence=_evidence(evidence), aligned=aligned, unaligned=unaligned)
 
 
-def _tasks(service: Service, found: Sequence[Picture | ImageError], form: CaptionForm) -> list[Task]:
+def _tasks(service: Service, found: Sequence[Picture | ImageError], form: schemas.CaptionForm) -> list[Task]:
     settings, exclude = form.settings(), frozenset(form.exclude)
     service.engine.captioner.settings.but(**dict(settings))  # what cannot be is refused before it is queued
     return [Task(service.engine.caption, exclude, (settings,), item) for item in found if isinstance(item, Picture)]
 
 
-def _result(number: int, item: Picture | ImageError, outcome: Any) -> PictureResult:
+def _result(number: int, item: Picture | ImageError, outcome: Any) -> schemas.PictureResult:
     name = item.name if isinstance(item, Picture) else str(item).partition(": ")[0]
     if isinstance(outcome, Caption):
-        return PictureResult(index=number, name=name, result=CaptionBody.of(outcome))
-    return PictureResult(index=number, name=name, error=reason(outcome))
+        return schemas.PictureResult(index=number, name=name, result=schemas.CaptionBody.of(outcome))
+    return schemas.PictureResult(index=number, name=name, error=describe_error(outcome))
 
 
 def _event(kind: str, data: dict[str, Any]) -> str:
     return f"event: {kind}\ndata: {json.dumps(data)}\n\n"
 
 
-def _evidence(items: Sequence[Evidence]) -> list[EvidenceBody]:
-    return [EvidenceBody.model_validate(asdict(item)) for item in items]
-
-
-def _map(plane: Plane) -> MapBody:
-    points = [Point(x=x, y=y) for x, y in plane.points.tolist()]
-    return MapBody(picture=points[0], captions=points[1:], explained=plane.explained)
+def _evidence(items: Sequence[Evidence]) -> list[schemas.EvidenceBody]:
+    return [schemas.EvidenceBody.model_validate(asdict(item)) for item in items]
 
 
 packs_router, health_router, metrics_router = (APIRouter(tags=["status"]) for _ in range(3))
 
 
 @packs_router.get("/v1/packs", responses=PROBLEMS)
-async def packs(service: Here) -> PacksResponse:
+async def packs(service: Here) -> schemas.PacksResponse:
     """Tell which pack is served, by which version, within which limits."""
     captioner, config = service.engine.captioner, service.config
     model = captioner.language_model
     square = captioner.encoder.image.dimension == captioner.encoder.text.dimension
     methods = [name for name in METHODS if square or name not in ("identity", "beta-procrustes")]
-    served = PackBody(
+    served = schemas.PackBody(
         name=config.pack,
         encoder=without_folders(captioner.encoder.name),
         method=captioner.settings.method,
@@ -205,10 +181,10 @@ async def packs(service: Here) -> PacksResponse:
         settings=captioner.settings.as_dict(),
         about=captioner.about.as_dict(),
     )
-    limits = LimitsBody(
+    limits = schemas.LimitsBody(
         bytes=config.max_body, pixels=config.max_pixels, pictures=config.max_pictures, urls=config.allow_urls
     )
-    return PacksResponse(version=__version__, editable=config.editable, limits=limits, packs=[served])
+    return schemas.PacksResponse(version=__version__, editable=config.editable, limits=limits, packs=[served])
 
 
 def without_folders(name: str) -> str:
@@ -218,19 +194,19 @@ def without_folders(name: str) -> str:
 
 
 @health_router.get("/healthz", responses={500: {"description": "It has to be started again."}})
-async def health(service: Here) -> Health:
+async def health(service: Here) -> schemas.Health:
     """Tell that the process is there and can work."""
     if service.batcher.died:
         raise Problem(500, "the worker has died; start the service again")
-    return Health(status="ok", version=__version__)
+    return schemas.Health(status="ok", version=__version__)
 
 
 @health_router.get("/readyz", responses={503: PROBLEMS[503]})
-async def ready(request: Request, service: Here) -> Health:
+async def ready(request: Request, service: Here) -> schemas.Health:
     """Tell whether requests are accepted."""
     if request.app.state.stopping or not service.batcher.ready:
         raise Problem.busy("the service is stopping", 5)
-    return Health(status="ok", version=__version__)
+    return schemas.Health(status="ok", version=__version__)
 
 
 @metrics_router.get(

@@ -17,17 +17,9 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from recap.datastore import MutableStore
 from recap.errors import InputError, PackError, RecapError
 from recap.packs import folder as pack
+from recap.server import schemas
 from recap.server.batching import Task
 from recap.server.problems import Problem
-from recap.server.schemas import (
-    DatastoreChange,
-    DatastoreHits,
-    DatastorePage,
-    FoundCaption,
-    NewCaption,
-    NewCaptions,
-    StoredCaption,
-)
 from recap.server.service import PROBLEMS, Service, service_of
 
 logger = logging.getLogger("recap.server")
@@ -54,17 +46,17 @@ async def list_captions(
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     contains: Annotated[str, Query(max_length=200, description="Only captions with this in them.")] = "",
     source: Annotated[str | None, Query(max_length=200, description="Only captions of this source.")] = None,
-) -> DatastorePage:
+) -> schemas.DatastorePage:
     """List captions in the order they came."""
 
-    def page() -> DatastorePage:
+    def page() -> schemas.DatastorePage:
         store = _store(service)
         ids = store.find(source=source)
         if contains:
             wanted = contains.casefold()
             ids = np.array([row.id for row in store.rows(ids) if wanted in row.text.casefold()], dtype=np.int64)
         shown = store.rows(ids[offset : offset + limit])
-        return DatastorePage(total=len(ids), captions=[StoredCaption(**asdict(row)) for row in shown])
+        return schemas.DatastorePage(total=len(ids), captions=[schemas.StoredCaption(**asdict(row)) for row in shown])
 
     return await _done(service, request, page)
 
@@ -75,39 +67,43 @@ async def search_captions(
     service: Here,
     text: Annotated[str, Query(min_length=1, max_length=1000, pattern=r"\S")],
     k: Annotated[int, Query(ge=1, le=100)] = 10,
-) -> DatastoreHits:
+) -> schemas.DatastoreHits:
     """Find the captions nearest to a text."""
 
-    def hits() -> DatastoreHits:
+    def search() -> schemas.DatastoreHits:
         captioner, store = service.engine.captioner, _store(service)
         query = captioner.alignment.transform_texts(captioner.encoder.encode_texts([text]))
         found = store.search(query, k)
         valid = found.ids[0] >= 0
         rows = zip(store.rows(found.ids[0][valid]), found.similarities[0][valid].tolist(), strict=True)
-        return DatastoreHits(captions=[FoundCaption(**asdict(row), similarity=value) for row, value in rows])
+        return schemas.DatastoreHits(
+            captions=[schemas.FoundCaption(**asdict(row), similarity=value) for row, value in rows]
+        )
 
-    return await _done(service, request, hits)
+    return await _done(service, request, search)
 
 
 @datastore_router.post("", status_code=201)
-async def add_captions(request: Request, service: Here, new: NewCaptions) -> DatastoreChange:
+async def add_captions(request: Request, service: Here, new: schemas.NewCaptions) -> schemas.DatastoreChange:
     """Add captions; those that are there already, of the same source and image, are added again."""
     return await _done(service, request, lambda: _change(service, lambda store: _append(service, store, new.captions)))
 
 
 @datastore_router.delete("/{id}")
-async def remove_caption(request: Request, service: Here, id: Annotated[int, Path(ge=0, le=2**53)]) -> DatastoreChange:
+async def remove_caption(
+    request: Request, service: Here, id: Annotated[int, Path(ge=0, le=2**53)]
+) -> schemas.DatastoreChange:
     """Remove a caption."""
     return await _done(service, request, lambda: _change(service, lambda store: _remove(store, id)))
 
 
 async def _done(service: Service, request: Request, action: Callable[[], Result]) -> Result:
     """Have the worker do something alone: no two of these functions are the same, so they have no group."""
-    result: Result = await service.one(request, Task(lambda arguments, vectors: [action()]))
+    result: Result = await service.run_task(request, Task(lambda arguments, vectors: [action()]))
     return result
 
 
-def _append(service: Service, store: MutableStore, rows: list[NewCaption]) -> list[int]:
+def _append(service: Service, store: MutableStore, rows: list[schemas.NewCaption]) -> list[int]:
     texts = [" ".join(row.text.split()) for row in rows]
     ids = store.add(
         texts,
@@ -129,14 +125,14 @@ def _remove(store: MutableStore, id: int) -> list[int]:
     return [id]
 
 
-def _change(service: Service, change: Callable[[MutableStore], list[int]]) -> DatastoreChange:
+def _change(service: Service, change: Callable[[MutableStore], list[int]]) -> schemas.DatastoreChange:
     """Make a change, and write it to the pack's folder, where that was asked for.
 
     A change that cannot be saved is not made. Where another process has changed the pack, it is made to what is there.
     """
     folder = service.config.save_edits
     ids = change(_store(service)) if folder is None else _save_change(service, change, folder)
-    return DatastoreChange(ids=ids, size=len(_store(service)), saved=folder is not None)
+    return schemas.DatastoreChange(ids=ids, size=len(_store(service)), saved=folder is not None)
 
 
 def _save_change(service: Service, change: Callable[[MutableStore], list[int]], folder: FolderPath) -> list[int]:

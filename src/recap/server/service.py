@@ -27,10 +27,10 @@ from recap.server.schemas import Form, ProblemBody
 from recap.server.tasks import Engine
 
 
-async def finished(request: Request, work: Sequence[Future[Any]], timeout: float) -> list[Any]:
+async def wait_for_results(request: Request, work: Sequence[Future[Any]], timeout: float) -> list[Any]:
     """Return the result or the error of each future; if nobody waits any more, what is left of the work is dropped."""
-    gone = asyncio.ensure_future(_disconnected(request))
-    with _awaitable(work) as futures:
+    gone = asyncio.ensure_future(_wait_for_disconnect(request))
+    with _wrap_futures(work) as futures:
         waiting = asyncio.gather(*futures, return_exceptions=True)
         try:
             both: set[asyncio.Future[Any]] = {waiting, gone}
@@ -39,7 +39,7 @@ async def finished(request: Request, work: Sequence[Future[Any]], timeout: float
                 return list(waiting.result())
             if gone.done():
                 raise ClientDisconnect
-            raise too_late(timeout)
+            raise timeout_problem(timeout)
         finally:
             gone.cancel()
             # what becomes of abandoned work interests nobody, so asyncio need not complain that nobody asked
@@ -47,9 +47,9 @@ async def finished(request: Request, work: Sequence[Future[Any]], timeout: float
             waiting.cancel()
 
 
-async def as_finished(work: Sequence[Future[Any]], timeout: float) -> AsyncIterator[tuple[int, Any]]:
+async def iterate_results(work: Sequence[Future[Any]], timeout: float) -> AsyncIterator[tuple[int, Any]]:
     """Yield the number of each future with its result or error, as they come."""
-    with _awaitable(work) as futures:
+    with _wrap_futures(work) as futures:
         places = {future: place for place, future in enumerate(futures)}
         pending = set(futures)
         deadline = asyncio.get_running_loop().time() + timeout
@@ -57,18 +57,18 @@ async def as_finished(work: Sequence[Future[Any]], timeout: float) -> AsyncItera
             left = deadline - asyncio.get_running_loop().time()
             done, pending = await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             if not done:
-                raise too_late(timeout)
+                raise timeout_problem(timeout)
             for future in sorted(done, key=places.__getitem__):
                 yield places[future], future.exception() or future.result()
 
 
-def too_late(timeout: float) -> Problem:
+def timeout_problem(timeout: float) -> Problem:
     """Return what a request is told whose time is over."""
     return Problem.busy(f"the answer took longer than {timeout:g} seconds; try again later", 5)
 
 
 @contextmanager
-def _awaitable(work: Sequence[Future[Any]]) -> Iterator[list[asyncio.Future[Any]]]:
+def _wrap_futures(work: Sequence[Future[Any]]) -> Iterator[list[asyncio.Future[Any]]]:
     """Make futures of the worker awaitable here, and cancel those that are left over."""
     futures = [asyncio.wrap_future(future) for future in work]
     try:
@@ -78,7 +78,7 @@ def _awaitable(work: Sequence[Future[Any]]) -> Iterator[list[asyncio.Future[Any]
             future.cancel()
 
 
-async def _disconnected(request: Request) -> None:
+async def _wait_for_disconnect(request: Request) -> None:
     """Return when the client has gone away; the body must have been read."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
@@ -116,13 +116,13 @@ class Service:
 
     async def read(self, request: Request, form: type[AnyForm]) -> tuple[list[Picture | ImageError], AnyForm]:
         """Return the pictures and the settings of a request."""
-        received = await forms.receive(request, self.config)
-        settings = forms.settings(received, form)
-        return await forms.pictures(received, self.config, self.fetcher, request.scope[ACCOUNT].take), settings
+        received = await forms.parse_form(request, self.config)
+        settings = forms.parse_settings(received, form)
+        return await forms.read_pictures(received, self.config, self.fetcher, request.scope[ACCOUNT].take), settings
 
-    async def one(self, request: Request, task: Task) -> Any:
+    async def run_task(self, request: Request, task: Task) -> Any:
         """Return the result of one task."""
-        (result,) = await finished(request, self.batcher.submit([task]), self.config.timeout)
+        (result,) = await wait_for_results(request, self.batcher.submit([task]), self.config.timeout)
         if isinstance(result, BaseException):
             raise result
         return result
@@ -135,12 +135,12 @@ def service_of(request: Request) -> Service:
     return service
 
 
-def reason(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return what a picture's sender is told about a failure."""
     return str(error) if isinstance(error, RecapError) else "something went wrong inside the service"
 
 
-def form_body(form: type[Form], *, several: bool) -> dict[str, Any]:
+def describe_form(form: type[Form], *, several: bool) -> dict[str, Any]:
     """Return the OpenAPI description of a form with pictures."""
     schema = form.model_json_schema()
     picture = {"type": "string", "format": "binary", "description": "A picture."}

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -13,45 +12,11 @@ from recap.captioner import ReCap
 from recap.errors import InputError
 from recap.metrics.clip import aligned_s, cosines, ref_aligned_s
 from recap.packs.folder import read_own_datastore
+from recap.server.schemas import MapBody, Point, ScoreBody
 from recap.types import Caption, Evidence, Vectors
 
-
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """How well captions fit a picture."""
-
-    method: str
-    cosines: Vectors
-    aclip_s: Vectors
-    refaclip_s: Vectors | None
-
-
-@dataclass(frozen=True, slots=True)
-class Plane:
-    """Points in the two directions in which they differ most."""
-
-    points: Vectors
-    """(n, 2): the picture first, then the captions."""
-    explained: float
-
-    @classmethod
-    def of(cls, rows: Vectors) -> Plane:
-        """Return the principal plane of rows; the sign of each axis is such that its largest value is positive."""
-        centred = rows - rows.mean(axis=0)
-        left, sizes, _ = np.linalg.svd(centred.astype(np.float64), full_matrices=False)
-        points = (left * sizes)[:, :2]
-        points *= np.where(points[np.abs(points).argmax(axis=0), [0, 1]] < 0, -1.0, 1.0)
-        total = float((sizes**2).sum())
-        return cls(points.astype(np.float32), float((sizes[:2] ** 2).sum()) / total if total else 1.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """The captions around a picture, before and after alignment."""
-
-    evidence: tuple[Evidence, ...]
-    aligned: Plane
-    unaligned: Plane | None
+Chart: TypeAlias = tuple[tuple[Evidence, ...], MapBody, MapBody | None]
+"""The captions around a picture, and maps of them after and before alignment."""
 
 
 class Engine:
@@ -96,22 +61,14 @@ class Engine:
 
     def score(
         self, texts: Sequence[tuple[Sequence[str], Sequence[str]]], vectors: Vectors, method: str | None
-    ) -> list[Judgement]:
+    ) -> list[list[ScoreBody]]:
         """Judge the captions of pictures, given with their references; each distinct text is encoded once."""
         captioner = self.with_method(method)
         distinct = list(dict.fromkeys(text for both in texts for some in both for text in some))
         rows = captioner.alignment.transform_texts(captioner.encoder.encode_texts(distinct))
         vector_of = dict(zip(distinct, rows, strict=True))
         images = captioner.alignment.transform(captioner.vectors_of(vectors))
-        return [
-            _judge(
-                captioner.settings.method,
-                image,
-                np.stack([vector_of[text] for text in captions]),
-                np.stack([vector_of[text] for text in references]) if references else None,
-            )
-            for image, (captions, references) in zip(images, texts, strict=True)
-        ]
+        return [_judge(image, *both, vector_of) for image, both in zip(images, texts, strict=True)]
 
     def chart(self, _: Sequence[None], vectors: Vectors, k: int, method: str | None) -> list[Chart]:
         """Draw each picture among the captions nearest to it."""
@@ -126,16 +83,31 @@ class Engine:
                 raise InputError(f"a map needs at least two captions, and the datastore has {len(known)}")
             unaligned = None
             if captioner.encoder.shares_space:
-                unaligned = Plane.of(np.concatenate([row[None], store.raw_vectors(known)]))
-            aligned = Plane.of(np.concatenate([query[None], store.vectors(known)]))
-            charts.append(Chart(store.evidence(ids, similarities), aligned, unaligned))
+                unaligned = draw_map(np.concatenate([row[None], store.raw_vectors(known)]))
+            aligned = draw_map(np.concatenate([query[None], store.vectors(known)]))
+            charts.append((store.evidence(ids, similarities), aligned, unaligned))
         return charts
 
 
-def _judge(method: str, image: Vectors, texts: Vectors, references: Vectors | None) -> Judgement:
+def draw_map(rows: Vectors) -> MapBody:
+    """Return the principal plane of a picture and captions; the largest value on each axis is positive."""
+    left, sizes, _ = np.linalg.svd((rows - rows.mean(axis=0)).astype(np.float64), full_matrices=False)
+    points = (left * sizes)[:, :2]
+    points *= np.where(points[np.abs(points).argmax(axis=0), [0, 1]] < 0, -1.0, 1.0)
+    total = float((sizes**2).sum())
+    picture, *captions = (Point(x=x, y=y) for x, y in points.astype(np.float32).tolist())
+    explained = float((sizes[:2] ** 2).sum()) / total if total else 1.0
+    return MapBody(picture=picture, captions=captions, explained=explained)
+
+
+def _judge(
+    image: Vectors, captions: Sequence[str], references: Sequence[str], vector_of: Mapping[str, Vectors]
+) -> list[ScoreBody]:
+    texts = np.stack([vector_of[text] for text in captions])
     images = np.repeat(image[None], len(texts), axis=0)
-    with_references = None
-    if references is not None:
-        first = np.arange(len(texts) + 1) * len(references)
-        with_references = ref_aligned_s(images, texts, np.tile(references, (len(texts), 1)), first)
-    return Judgement(method, cosines(images, texts), aligned_s(images, texts), with_references)
+    with_references: Sequence[float | None] = [None] * len(texts)
+    if references:
+        others = np.tile(np.stack([vector_of[text] for text in references]), (len(texts), 1))
+        with_references = ref_aligned_s(images, texts, others, np.arange(len(texts) + 1) * len(references)).tolist()
+    rows = zip(captions, cosines(images, texts), aligned_s(images, texts), with_references, strict=True)
+    return [ScoreBody(caption=c, cosine=cosine, aclip_s=a, refaclip_s=r) for c, cosine, a, r in rows]
