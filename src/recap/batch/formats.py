@@ -88,7 +88,7 @@ def _inert(value: object) -> object:
 
 
 GROUP = 1000
-"""So many pictures are in memory, and in a row group, at a time."""
+"""Pictures in memory at a time: the size of a row group."""
 
 
 def write_parquet(path: Path, records: Iterable[Record]) -> None:

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from recap.captioner import ReCap
 
 SIZE = 32
-"""So many pictures are in a part: it takes seconds, even with a language model."""
+"""Pictures in a part: seconds of work, even with a language model."""
 FETCHED = 64
-"""So many pictures of a bucket or an archive are on this machine at a time."""
+"""Pictures of a bucket or an archive on this machine at a time."""
 
 
 @dataclass(frozen=True, slots=True)

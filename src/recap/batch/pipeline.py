@@ -108,7 +108,7 @@ class Channel(Generic[T]):
 
 
 DEPTH = 2 * BATCH
-"""So many pictures wait between two stages at most."""
+"""Capacity of the queue between two stages, in pictures."""
 
 CaptionFile = Callable[[Path], Caption]
 """Captions a file that is no picture, such as a video, or raises ``ImageError``."""

@@ -192,7 +192,7 @@ def _row(value: float, best: float, content: str, attributes: str = "") -> str:
 
 
 PICTURES = 2000
-"""So many are on one page, of about 20 kB each: browsers are still at ease with that."""
+"""Pictures on one page, of about 20 kB each: browsers are still at ease with that."""
 
 GENERATOR = b'<meta name="generator" content="recap '
 """Every page has this in its head."""

@@ -109,7 +109,7 @@ class DescriptionSink:
     def __init__(self, *, keep_original: bool = False) -> None:
         self._keep_original = keep_original
         self.described = 0
-        """So many pictures were left, because a person had described them."""
+        """Number of pictures that a person had described, and that were left so."""
         self.refused: list[str] = []
         """Why pictures could not take a caption, each with its name."""
 

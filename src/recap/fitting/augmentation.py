@@ -53,7 +53,7 @@ FINGERPRINT = "language model fingerprint"
 """What the description of a run calls it; runs of older versions did not note it."""
 
 BLOCK = 256
-"""So many training pictures are captioned between two writes to the disk."""
+"""Number of training pictures between two checkpoints."""
 
 
 @dataclass(frozen=True, slots=True)

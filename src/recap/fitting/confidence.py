@@ -43,7 +43,7 @@ FEWEST_PICTURES = 20
 """A calibration of fewer pictures would be worth nothing."""
 
 BLOCK = 64
-"""So many pictures are captioned at a time."""
+"""Batch size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ def fit_calibration(
             whose vectors the pack keeps.
         fitted: whether the captioner was fitted on these pairs; ``calibrate`` then holds them out. Pairs that it does
             not know again are left out.
-        pictures: at most so many are used, those with the smallest hashes.
+        pictures: the most to use; those with the smallest hashes.
         judge: who says what is right; by default the one fitted on Flickr8k-Expert.
     """
     if pairs is None:

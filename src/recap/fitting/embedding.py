@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -158,8 +159,7 @@ class Embedding:
 
     def __call__(self) -> Callable[[tuple[str, Part]], ShardFacts]:
         """Return what makes a shard of a part."""
-        encoder = self.encoder or load_encoder(self.space.encoder, device=self.device)
-        self.space.check(Space.of(encoder), "on another machine of the cluster")
+        encoder = self.encoder or load_same_encoder(self.space, self.device)
 
         def make(todo: tuple[str, Part]) -> ShardFacts:
             place, part = todo
@@ -215,42 +215,37 @@ def _pictures(encoder: Encoder, records: Iterator[Record], originals: Originals 
 
 
 IMAGES, TEXTS = 64, 4096
-"""So many pictures or texts are in a part; no more texts than this are encoded here, where the encoder is anyway."""
+"""Pictures or texts in a part; fewer texts are encoded here, where the encoder is anyway."""
 
 _Encoded = list[Vectors | ImageError]
 
 
 @dataclass(frozen=True, slots=True)
-class EncodeImages:
-    """Loads an encoder for pictures on the machine it finds itself on."""
+class EncodeParts:
+    """Loads an encoder on the machine it finds itself on, for pictures or texts."""
 
     space: Space
     device: str
+    texts: bool = False
 
-    def __call__(self) -> Callable[[Sequence[ImageLike]], _Encoded]:
-        """Return what encodes some pictures."""
-        encoder = load_encoder(self.space.encoder, device=self.device)
-        self.space.check(Space.of(encoder), "on another machine of the cluster")
-        return lambda images: list(encoder.encode_each(images))
+    def __call__(self) -> Callable[[Sequence[Any]], tuple[_Encoded, int]]:
+        """Return what encodes some, and says how many of the texts were cut."""
+        encoder = load_same_encoder(self.space, self.device)
 
-
-@dataclass(frozen=True, slots=True)
-class EncodeTexts:
-    """Loads an encoder for texts on the machine it finds itself on."""
-
-    space: Space
-    device: str
-
-    def __call__(self) -> Callable[[Sequence[str]], tuple[Vectors, int]]:
-        """Return what encodes some texts, and says how many of them were cut."""
-        encoder = load_encoder(self.space.encoder, device=self.device)
-        self.space.check(Space.of(encoder), "on another machine of the cluster")
-
-        def encode(texts: Sequence[str]) -> tuple[Vectors, int]:
+        def encode(items: Sequence[Any]) -> tuple[_Encoded, int]:
+            if not self.texts:
+                return list(encoder.encode_each(items)), 0
             before = encoder.text.truncated
-            return encoder.encode_texts(texts), encoder.text.truncated - before
+            return list(encoder.encode_texts(items)), encoder.text.truncated - before
 
         return encode
+
+
+def load_same_encoder(space: Space, device: str) -> Encoder:
+    """Load the encoder of some vectors by its name; another one by that name raises ``EncoderMismatchError``."""
+    encoder = load_encoder(space.encoder, device=device)
+    space.check(Space.of(encoder), "on another machine of the cluster")
+    return encoder
 
 
 class PartsImageEncoder:
@@ -260,7 +255,7 @@ class PartsImageEncoder:
         self.name = encoder.image.name
         self.fingerprint = encoder.image.fingerprint
         self.dimension = encoder.image.dimension
-        self._task = EncodeImages(Space.of(encoder), device)
+        self._task = EncodeParts(Space.of(encoder), device)
         self._runner = runner
 
     def encode_images(self, images: Sequence[ImageLike], *, progress: bool = False) -> Vectors:
@@ -276,7 +271,7 @@ class PartsImageEncoder:
         """Yield for each image, in order, its vector or the reason why there is none."""
         given = [storage.absolute(str(image)) if isinstance(image, str | Path) else image for image in images]
         parts = [given[start : start + IMAGES] for start in range(0, len(given), IMAGES)]
-        for results in in_order(self._runner.map(self._task, parts, self._task.device)):
+        for results, _ in in_order(self._runner.map(self._task, parts, self._task.device)):
             yield from results
 
 
@@ -289,7 +284,7 @@ class PartsTextEncoder:
         self.dimension = encoder.text.dimension
         self.truncated = 0
         self._own = encoder.text
-        self._task = EncodeTexts(Space.of(encoder), device)
+        self._task = EncodeParts(Space.of(encoder), device, texts=True)
         self._runner = runner
 
     def encode_texts(self, texts: Sequence[str], *, progress: bool = False) -> Vectors:
@@ -302,7 +297,7 @@ class PartsTextEncoder:
         parts = [texts[start : start + TEXTS] for start in range(0, len(texts), TEXTS)]
         encoded = list(in_order(self._runner.map(self._task, parts, self._task.device)))
         self.truncated += sum(cut for _, cut in encoded)
-        return np.concatenate([rows for rows, _ in encoded])
+        return np.array([row for rows, _ in encoded for row in rows], np.float32)
 
 
 def in_parts(encoder: Encoder, runner: Runner, device: str = "cpu") -> Encoder:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from recap.captioner import ReCap
 
 DEPTH = 100
-"""So many captions are retrieved for a picture, once: as many as the largest of the values tried."""
+"""Captions retrieved for a picture, once: the largest of the values tried."""
 
 GRID: dict[str, tuple[Any, ...]] = {
     "method": ("procrustes", "ols", "ridge"),
@@ -47,7 +47,7 @@ WRITER_GRID: dict[str, tuple[Any, ...]] = {
 """and where there is a language model."""
 
 WRITTEN = 200
-"""A language model is tried on so many validation pictures at most."""
+"""The most validation pictures a language model is tried on."""
 
 Tell = Callable[["Trial"], None]
 C = TypeVar("C", bound="ReCap")

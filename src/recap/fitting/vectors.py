@@ -43,7 +43,7 @@ FORMAT = 1
 LEFTOVER = re.compile(rf"\.({NAME.pattern}|{re.escape(MANIFEST)})\.[0-9a-f]+{re.escape(TEMPORARY_SUFFIX)}")
 """What a killed process leaves of a file that it was writing."""
 ROWS = 512
-"""So many rows are in memory, and in a row group, at a time."""
+"""Rows in memory at a time: the size of a row group."""
 LIGHT = ("id", "image", "sha256", "error", "captions")
 """The columns without vectors."""
 
@@ -162,9 +162,7 @@ def write_shard(place: str, blocks: Iterable[Sequence[Row]], space: Space) -> Sh
     import pyarrow.parquet
 
     schema, name = space.schema(), storage.name(place)
-    rows = pictures = captions = 0
-    broken: list[str] = []
-    unread: list[str] = []
+    counter = _Counter()
     with (
         storage.whole_file(place) as file,
         # vectors do not get smaller by compression, but slower
@@ -172,12 +170,31 @@ def write_shard(place: str, blocks: Iterable[Sequence[Row]], space: Space) -> Sh
     ):
         for block in blocks:
             writer.write_batch(batch(block, schema))
-            rows += len(block)
-            pictures += sum(row.vector is not None for row in block)
-            captions += sum(len(row.captions) for row in block)
-            broken += [row.error for row in block if row.error]
-            unread += [row.image for row in block if row.error and row.image and not row.sha256]
-    return ShardFacts(name, rows, pictures, captions, tuple(broken), tuple(unread))
+            for row in block:
+                counter.add(row.image, row.sha256, row.error, row.captions)
+    return counter.facts(name)
+
+
+@dataclass(slots=True)
+class _Counter:
+    """Counts the rows of a shard."""
+
+    rows: int = 0
+    pictures: int = 0
+    captions: int = 0
+    broken: list[str] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
+
+    def add(self, image: str, sha256: str, error: str, captions: Sequence[str]) -> None:
+        self.rows += 1
+        self.pictures += bool(sha256) and not error
+        self.captions += len(captions)
+        if error:
+            self.broken.append(error)
+            self.unread += [image] if image and not sha256 else []
+
+    def facts(self, name: str) -> ShardFacts:
+        return ShardFacts(name, self.rows, self.pictures, self.captions, tuple(self.broken), tuple(self.unread))
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,18 +266,12 @@ def read_space(place: str) -> Space:
 
 def shard_facts(place: str) -> ShardFacts:
     """Return what a shard holds that was written before."""
-    rows = pictures = captions = 0
-    broken: list[str] = []
-    unread: list[str] = []
+    counter = _Counter()
     for block in read_shard(place, ("image", "sha256", "error", "captions")):
-        images, hashes, errors = (block.texts(name) for name in ("image", "sha256", "error"))
-        rows += len(errors)
-        pictures += sum(bool(sha) and not error for sha, error in zip(hashes, errors, strict=True))
-        captions += sum(map(len, block.captions))
-        broken += [error for error in errors if error]
-        found = zip(images, hashes, errors, strict=True)
-        unread += [image for image, sha, error in found if error and image and not sha]
-    return ShardFacts(storage.name(place), rows, pictures, captions, tuple(broken), tuple(unread))
+        columns = (block.texts(name) for name in ("image", "sha256", "error"))
+        for row in zip(*columns, block.captions, strict=True):
+            counter.add(*row)
+    return counter.facts(storage.name(place))
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,9 @@ from recap.parallel import storage
 from recap.types import ImageLike, Pair
 
 SMALLEST, LARGEST = 32, 2048
-"""So many pictures or captions are in a part,"""
+"""Limits of the size of a part, in pictures or captions,"""
 PARTS = 64
-"""and, between these limits, as many as make so many parts."""
+"""and the number of parts that is aimed at between them."""
 
 NAME = re.compile(r"\d{6,}-[0-9a-f]{16}\.parquet")
 """Of a shard of vectors."""

@@ -26,15 +26,15 @@ LOCAL = "local"
 """The address of a cluster that is started here, even where another one runs."""
 
 FAN_IN = 8
-"""So many sums are added by a task."""
+"""Number of sums that a task adds."""
 
 ANSWER_SECONDS = 5
-"""So long a cluster may take to answer at all."""
+"""Timeout of a cluster that does not answer."""
 
 RETRIES = 5
-"""A task is tried again so often when its machine is lost."""
+"""Retries of a task whose machine is lost."""
 RESTARTS = 20
-"""So often an actor is started again; more often, and a part that it was given is to blame."""
+"""Restarts of an actor; more often, and a part that it was given is to blame."""
 ANY = -1
 """Parts of an actor that is being started again are given to it until it answers: each attempt would count."""
 
