@@ -16,9 +16,9 @@ from recap.encoders import load_encoder
 from recap.errors import InputError
 from recap.files import RUN, write_json
 from recap.fitting import augmentation
-from recap.fitting.augmentation import Augmented, Scorer, augment, augment_pairs, reading, training_pictures
+from recap.fitting.augmentation import Augmented, Scorer, augment, augment_pairs, retrieve_only, training_pictures
 from recap.fitting.fit import Validation, encode_pairs
-from recap.fitting.tuning import remembering
+from recap.fitting.tuning import add_cache
 from recap.language import Decoding
 from recap.metrics import aclip_s, cider_d, refaclip_s
 from recap.metrics.scenegraph import SceneGraph, Synonyms
@@ -293,11 +293,11 @@ def test_what_cannot_be_augmented_is_said(world: tuple[ReCap, Validation, Valida
 def test_what_is_remembered_of_a_store_is_forgotten_when_it_grows(world: tuple[ReCap, Validation, Validation]):
     captioner, train, validation = world
     grown = augment(captioner, train, validation, metric="aclip-s", rounds=1, ks=(5,)).captioner
-    twin = reading(remembering(grown), 3)
+    twin = retrieve_only(add_cache(grown), 3)
     before = [caption.evidence for caption in twin.caption_vectors(validation.vectors)]
     store = grown.datastore
     assert isinstance(store, Datastore)
     store.remove_where(synthetic=True)
     after = [caption.evidence for caption in twin.caption_vectors(validation.vectors)]
     assert after != before
-    assert after == [caption.evidence for caption in reading(grown, 3).caption_vectors(validation.vectors)]
+    assert after == [caption.evidence for caption in retrieve_only(grown, 3).caption_vectors(validation.vectors)]

@@ -60,7 +60,7 @@ def test_a_killed_run_goes_on(pairs_folder: Path, encoder: Encoder, tmp_path: Pa
     killed = subprocess.run([sys.executable, "-c", KILLED, str(pairs_folder), out, encoder.name], check=False)
     assert killed.returncode == -signal.SIGKILL
     assert not is_vectors(out)
-    there = VectorFolder(out).there()
+    there = VectorFolder(out).shard_names()
     assert len(there) == 2
     left = {path.name for path in folder.iterdir()} - there
     assert len(left) == 1
@@ -139,7 +139,7 @@ def test_what_changed_is_embedded_again(pairs_folder: Path, encoder: Encoder, tm
     (folder / "yellow2.txt").write_text("a new caption")
     done = embed(find_parts(str(folder), size=6), out, encoder)
     assert (done.new, done.captions) == (1, 52)
-    assert VectorFolder(out).there() == {shard.file for shard in done.shards}
+    assert VectorFolder(out).shard_names() == {shard.file for shard in done.shards}
 
 
 def test_a_broken_picture_is_reported_also_when_nothing_is_new(pairs_folder: Path, encoder: Encoder, tmp_path: Path):

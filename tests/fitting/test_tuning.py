@@ -12,7 +12,7 @@ from recap.encoders import load_encoder
 from recap.encoders.network import BatchedImageEncoder, CachedTextEncoder
 from recap.errors import InputError
 from recap.fitting.fit import Validation, encode_pairs
-from recap.fitting.tuning import GRID, WRITER_GRID, Trial, judged
+from recap.fitting.tuning import GRID, WRITER_GRID, Trial, tune_and_measure
 from recap.language import Decoding
 from recap.metrics import cider_d
 from recap.types import Draft, Pair, Prompt
@@ -44,7 +44,7 @@ def halves(pairs: list[Pair], encoder_folder: Path) -> tuple[ReCap, Validation]:
 
 def test_numbers_are_those_of_the_captions(halves: tuple[ReCap, Validation]):
     captioner, rest = halves
-    numbers = judged(captioner.configured(), rest).about.numbers
+    numbers = tune_and_measure(captioner.configured(), rest).about.numbers
     texts = [caption.text for caption in captioner.caption_vectors(rest.vectors)]
     assert numbers["cider_d"] == pytest.approx(100 * cider_d(texts, rest.references).value)
     assert numbers["pictures"] == 6
@@ -61,7 +61,7 @@ def test_numbers_are_those_of_the_captions(halves: tuple[ReCap, Validation]):
 def test_tuning_never_chooses_worse_and_the_choice_becomes_the_settings(halves: tuple[ReCap, Validation]):
     captioner, rest = halves
     trials: list[Trial] = []
-    tuned = judged(captioner.configured(), rest, tune=trials.append)
+    tuned = tune_and_measure(captioner.configured(), rest, tune=trials.append)
     assert list(dict.fromkeys(trial.parameter for trial in trials)) == list(GRID)
     for parameter in GRID:
         tried = [trial for trial in trials if trial.parameter == parameter]
@@ -69,7 +69,7 @@ def test_tuning_never_chooses_worse_and_the_choice_becomes_the_settings(halves: 
         assert chosen.cider_d == max(trial.cider_d for trial in tried)
         assert getattr(tuned.settings, parameter) == chosen.value
     assert tuned.about.numbers["cider_d"] == pytest.approx(max(trial.cider_d for trial in trials))
-    again = judged(captioner.configured(), rest).about.numbers["cider_d"]
+    again = tune_and_measure(captioner.configured(), rest).about.numbers["cider_d"]
     assert tuned.about.numbers["cider_d"] >= again
     assert isinstance(tuned.datastore, Datastore), "what remembers is gone"
     captions = [caption.text for caption in tuned.caption_vectors(rest.vectors)]
@@ -95,7 +95,7 @@ def test_nothing_is_done_twice(halves: tuple[ReCap, Validation], monkeypatch: py
     monkeypatch.setattr(CachedTextEncoder, "encode_texts", noted_texts)
     monkeypatch.setattr(BatchedImageEncoder, "encode_each", lambda *_: pytest.fail("no picture is encoded again"))
     trials: list[Trial] = []
-    judged(captioner.configured(language_model=model), rest, tune=trials.append)
+    tune_and_measure(captioner.configured(language_model=model), rest, tune=trials.append)
     assert {trial.parameter for trial in trials} == GRID.keys() | WRITER_GRID.keys()
     assert len(searched) == len(set(searched)) == 3 * len(rest), "once for each of three maps"
     assert len(embedded) == len(set(embedded))
@@ -105,4 +105,4 @@ def test_nothing_is_done_twice(halves: tuple[ReCap, Validation], monkeypatch: py
 def test_too_few_pictures_to_measure_with(halves: tuple[ReCap, Validation]):
     captioner, rest = halves
     with pytest.raises(InputError, match="1 validation pictures are too few"):
-        judged(captioner, Validation(rest.ids[:1], rest.references[:1], rest.vectors[:1]), tune=True)
+        tune_and_measure(captioner, Validation(rest.ids[:1], rest.references[:1], rest.vectors[:1]), tune=True)

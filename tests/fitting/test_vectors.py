@@ -83,7 +83,7 @@ def test_a_folder_is_complete_when_its_manifest_is_there(tmp_path: Path):
     assert is_vectors(str(tmp_path))
     again = VectorFolder(str(tmp_path))
     assert (again.space, again.shards) == (SPACE, [str(tmp_path / name) for name in names[:2]])
-    assert again.there() == set(names[:2])
+    assert again.shard_names() == set(names[:2])
     assert (tmp_path / "somebody elses.parquet").exists()
 
 

@@ -3,10 +3,9 @@
 COCO results: ``[{"image_id": 42, "caption": "..."}]``, what COCO's tools and evaluation servers read.
 
 The image id is the number in a COCO file name or of a name that is a number, and else the name without its suffix.
-The format has no room for a mark that a machine wrote the captions, nor for pictures whose caption was withheld, which
-are left out.
+The format has no room for provenance, nor for pictures whose caption was withheld, which are left out.
 
-A Parquet file: everything, evidence and candidates as lists, and the marks in the file's metadata too.
+A Parquet file: everything, evidence and candidates as lists, and the provenance in the file's metadata too.
 
 A csv file: one row a picture, without the evidence and the candidates, which are lists.
 """
@@ -139,7 +138,7 @@ def _arrow_type(hint: Any) -> Any:
 
 
 def _text(path: str) -> str:
-    """Return a path as text; bytes that are not UTF-8 become replacement marks, since Parquet has no room for them."""
+    """Return a path as text; bytes that are not UTF-8 are replaced, since Parquet has no room for them."""
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 

@@ -218,7 +218,7 @@ def open_output(out: Path, kind: str, generated_by: Mapping[str, str], *, restar
     Args:
         out: the output. ``jsonl`` is itself the journal, any other format has it beside it, as ``OUT.journal``.
         kind: one of ``recap.batch.FORMATS``.
-        generated_by: the marks of the captions, as ``provenance`` returns them.
+        generated_by: the provenance of the captions, as ``provenance`` returns them.
         restart: whether to begin anew, whatever is there.
     """
     path = out if kind == "jsonl" else out.with_name(f"{out.name}.journal")

@@ -28,7 +28,7 @@ class FileFacts:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A picture, its caption, and the marks that a machine wrote it."""
+    """A picture, its caption, and its provenance."""
 
     path: str
     """As it was given."""
@@ -55,8 +55,7 @@ class Record:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, ready for json."""
-        marks = {"generated_by": dict(self.generated_by), "file": asdict(self.file)}
-        return {"path": self.path, **self.caption, **marks}
+        return {"path": self.path, **self.caption, "generated_by": dict(self.generated_by), "file": asdict(self.file)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -75,8 +74,13 @@ class Record:
         return Caption(**{field.name: values[field.name] for field in fields(Caption) if field.name in values})
 
     def flat(self) -> dict[str, Any]:
-        """Return the values as columns of a table: the marks as text."""
-        return {"path": self.path, **self.caption, "generated_by": marked(self.generated_by), "sha256": self.sha256}
+        """Return the values as columns of a table: the provenance as text."""
+        return {
+            "path": self.path,
+            **self.caption,
+            "generated_by": format_provenance(self.generated_by),
+            "sha256": self.sha256,
+        }
 
     @property
     def sha256(self) -> str:
@@ -84,7 +88,7 @@ class Record:
         return self.file.sha256
 
 
-def marked(generated_by: Mapping[str, str]) -> str:
+def format_provenance(generated_by: Mapping[str, str]) -> str:
     """Return what wrote a caption as one line for a reader."""
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in generated_by.items())
 

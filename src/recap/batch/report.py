@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from html import escape
 from importlib.resources import files
 from pathlib import Path, PurePath
+from string import Template
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO, Self
 from urllib.parse import quote
@@ -34,7 +35,7 @@ _SIDE = 360
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
-def plain(text: str) -> str:
+def escape_text(text: str) -> str:
     """Return a text for a page: escaped, and without characters that would hide or turn around what follows."""
     return escape(_CONTROL.sub("\N{REPLACEMENT CHARACTER}", text))
 
@@ -55,17 +56,17 @@ def card(name: str, link: str, shown: Image | None, caption: Caption, *, withhel
     sure = caption.score if caption.confidence is None else caption.confidence
     words, choice = _tag(caption, withheld) + _words(caption.text, attribution), describe_choice(caption.selection)
     return f"""<article class="card{" withheld" if withheld else ""}" data-sure="{sure:.4f}">
-<a class="picture" href="{escape(link)}" aria-label="Open {plain(PurePath(name).name)}">{_image(shown)}</a>
+<a class="picture" href="{escape(link)}" aria-label="Open {escape_text(PurePath(name).name)}">{_image(shown)}</a>
 <div class="about">
 <h2 class="said" tabindex="0" aria-description="Arrow keys explore its words">{words}</h2>
 <p class="facts">{_facts(caption)}</p>
 {_unsupported(attribution.unsupported)}<h3>Retrieved captions{_common_source(caption.evidence)}</h3>
 <ol class="rows">
 {"".join(_evidence_rows(attribution))}</ol>
-<details><summary>Candidates <small>({len(caption.candidates)}, {plain(choice)})</small></summary>
+<details><summary>Candidates <small>({len(caption.candidates)}, {escape_text(choice)})</small></summary>
 <ol class="rows">
 {"".join(_candidate_rows(caption.candidates))}</ol></details>
-<p class="file">{plain(name)}</p>
+<p class="file">{escape_text(name)}</p>
 </div>
 </article>
 """
@@ -88,8 +89,8 @@ def problem_card(name: str, reason: str) -> str:
 <div class="picture"><span class="blank">no picture</span></div>
 <div class="about">
 <h2 class="said">No caption</h2>
-<p class="facts">{plain(reason)}</p>
-<p class="file">{plain(name)}</p>
+<p class="facts">{escape_text(reason)}</p>
+<p class="file">{escape_text(name)}</p>
 </div>
 </article>
 """
@@ -121,7 +122,7 @@ def _facts(caption: Caption) -> str:
 def _unsupported(words: Sequence[str]) -> str:
     if not words:
         return ""
-    named = ", ".join(f"<b>{plain(word)}</b>" for word in words)
+    named = ", ".join(f"<b>{escape_text(word)}</b>" for word in words)
     return f'<p class="warning">In none of the captions below: {named}</p>\n'
 
 
@@ -129,19 +130,19 @@ def _words(text: str, attribution: Attribution) -> str:
     """Return the caption, each word with the places of the captions it comes from."""
     parts, done = [], 0
     for number, word in enumerate(attribution.words):
-        parts += [plain(text[done : word.start]), _word(number, word)]
+        parts += [escape_text(text[done : word.start]), _word(number, word)]
         done = word.end
-    return "".join([*parts, plain(text[done:])])
+    return "".join([*parts, escape_text(text[done:])])
 
 
 def _word(number: int, word: AttributedWord) -> str:
     if word.kind == "common":
-        return f'<span class="w common">{plain(word.text)}</span>'
+        return f'<span class="w common">{escape_text(word.text)}</span>'
     if word.kind == "nowhere":
-        return f'<span class="w none" data-n="{number}">{plain(word.text)}</span>'
+        return f'<span class="w none" data-n="{number}">{escape_text(word.text)}</span>'
     sources = " ".join(str(source.evidence) for source in word.sources)
-    strength = f"--s:{word.support:.2f}"
-    return f'<span class="w some" data-n="{number}" data-from="{sources}" style="{strength}">{plain(word.text)}</span>'
+    attributes = f'class="w some" data-n="{number}" data-from="{sources}" style="--s:{word.support:.2f}"'
+    return f"<span {attributes}>{escape_text(word.text)}</span>"
 
 
 def _evidence_rows(attribution: Attribution) -> Iterable[str]:
@@ -149,7 +150,7 @@ def _evidence_rows(attribution: Attribution) -> Iterable[str]:
     best = max((item.similarity for item in attribution.evidence), default=1.0)
     alike = _common_source(attribution.evidence) != ""
     for place, item in enumerate(attribution.evidence):
-        origin = "" if alike else plain(item.source) + (" (machine)" if item.synthetic else "")
+        origin = "" if alike else escape_text(item.source) + (" (machine)" if item.synthetic else "")
         source = f'<small class="source">{origin}</small>' if origin else ""
         yield _row(item.similarity, best, f"{_marked(item, place, attribution)} {source}", f' data-i="{place}"')
 
@@ -159,7 +160,7 @@ def _common_source(evidence: Sequence[Evidence]) -> str:
     origins = {(item.source, item.synthetic) for item in evidence if item.source or item.synthetic}
     if len(origins) != 1 or any(synthetic for _, synthetic in origins):
         return ""
-    return f" <small>from {plain(next(iter(origins))[0])}</small>"
+    return f" <small>from {escape_text(next(iter(origins))[0])}</small>"
 
 
 def _marked(item: Evidence, place: int, attribution: Attribution) -> str:
@@ -172,17 +173,17 @@ def _marked(item: Evidence, place: int, attribution: Attribution) -> str:
     for word in surface_words(item.text):
         start = item.text.index(word, done)
         numbers = " ".join(str(number) for number, text in ours if same_word(text, word.casefold()))
-        parts.append(plain(item.text[done:start]))
-        parts.append(f'<i data-n="{numbers}">{plain(word)}</i>' if numbers else plain(word))
+        parts.append(escape_text(item.text[done:start]))
+        parts.append(f'<i data-n="{numbers}">{escape_text(word)}</i>' if numbers else escape_text(word))
         done = start + len(word)
-    return "".join([*parts, plain(item.text[done:])])
+    return "".join([*parts, escape_text(item.text[done:])])
 
 
 def _candidate_rows(candidates: Sequence[Candidate]) -> Iterable[str]:
     best = max((item.score for item in candidates), default=1.0)
     for item in candidates:
         origin = '<small class="source">language model</small>' if item.origin == "lm" else ""
-        yield _row(item.score, best, f"{plain(item.text)} {origin}")
+        yield _row(item.score, best, f"{escape_text(item.text)} {origin}")
 
 
 def _row(value: float, best: float, content: str, attributes: str = "") -> str:
@@ -272,7 +273,7 @@ class HtmlReport:
         """Begin a page; those before stay open, so that all are put in place together."""
         self._pages += 1
         self._added = 0
-        title, place = plain(self._title), self._place(self._pages)
+        title, place = escape_text(self._title), self._place(self._pages)
         if self._pages > 1:
             title += f", page {self._pages}"
             _check_ours(place)
@@ -323,42 +324,13 @@ def _head(title: str, style: str, script: str, links: str) -> str:
     # whatever a caption or a file's name may smuggle in, the browser runs this script only and loads nothing
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta name="generator" content="recap {__version__}">
-<title>{title}</title>
-<style>
-{style}</style>
-</head>
-<body>
-<a class="skip" href="#pictures">Skip to the pictures</a>
-<header>
-<h1>{title}</h1>
-<p class="lead">Written by a machine: recap {__version__}. Point at a word, or focus a caption and use the arrow keys,
-to see which retrieved captions the word comes from. <span class="key some">Underlined</span> words are in some of
-them, the stronger the more; <span class="key none">dotted</span> ones are in none, and come from the language
-model alone. A caption that is marked as unsure is probably wrong.</p>
-{links}<form class="tools" role="search" hidden>
-<label>Find <input type="search" id="find" placeholder="word or file name" autocomplete="off"></label>
-<label>Order <select id="order"><option value="">as captioned</option><option value="up">least sure first</option>
-<option value="down">surest first</option></select></label>
-<output id="count" for="find"></output>
-</form>
-</header>
-<main id="pictures" tabindex="-1">
-"""
+    return _template(0).substitute(title=title, style=style, links=links, policy=policy, version=__version__)
 
 
 def _foot(script: str, links: str) -> str:
-    return f"""</main>
-{links and f"<footer>{links}</footer>"}
-<p id="told" class="unseen" role="status" aria-live="polite"></p>
-<script>{script}</script>
-</body>
-</html>
-"""
+    return _template(1).substitute(script=script, footer=links and f"<footer>{links}</footer>")
+
+
+def _template(half: int) -> Template:
+    """Return what comes before the pictures of a page, or after them."""
+    return Template(_asset("report.html").split("<!-- pictures -->\n")[half])

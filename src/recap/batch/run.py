@@ -54,10 +54,10 @@ class Summary:
         done = f"{self.captioned:,} captioned"
         if self.captioned:
             done += f" ({self.captioned / self.seconds:.1f} a second, limited by {self.limit})"
-        told = f"{done}, {self.known:,} were there already"
+        done += f", {self.known:,} were there already"
         if self.abstained:
-            told += f"; {self.abstained:,} withheld as not sure enough"
-        return f"{told}; {self.unsure:,} unsure" if self.unsure else told
+            done += f"; {self.abstained:,} withheld as not sure enough"
+        return f"{done}; {self.unsure:,} unsure" if self.unsure else done
 
 
 def caption_files(
@@ -79,7 +79,7 @@ def caption_files(
     Args:
         captioner: what captions them.
         paths: the files.
-        generated_by: the marks of the captions, as ``provenance`` returns them for the same ``min_confidence``.
+        generated_by: the provenance of the captions, as ``provenance`` returns them for the same ``min_confidence``.
         min_confidence: captions less sure than this are withheld; the pack must be calibrated.
         journal: where captions are kept as they come, and looked up before; without one nothing is remembered.
         sinks: what takes the records: those that are known first, the others as they come.

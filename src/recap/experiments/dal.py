@@ -22,7 +22,7 @@ from recap.experiments.choices import settings_note
 from recap.experiments.data import TITLES, Bench, Split, pixels
 from recap.experiments.search import SEARCH_OPTIONS, Search
 from recap.experiments.table import Cell, Column, Row, Section, Table
-from recap.fitting.augmentation import KS, METRICS, ROUNDS, Augmented, Judge, Round, augment, reading
+from recap.fitting.augmentation import KS, METRICS, ROUNDS, Augmented, Judge, Round, augment, retrieve_only
 from recap.fitting.fit import Validation
 from recap.metrics.report import Report
 
@@ -220,7 +220,7 @@ def _test_captions(plain: ReCap, loops: Mapping[str, Augmented], test: Split) ->
     found = {}
     for metric, loop in loops.items():
         first, last = loop.rounds[0], loop.rounds[-1]
-        for number, captioner in ((first.number, reading(plain, first.k)), (last.number, loop.captioner)):
+        for number, captioner in ((first.number, retrieve_only(plain, first.k)), (last.number, loop.captioner)):
             found[f"{metric} {number}"] = [caption.text for caption in captioner.caption_vectors(test.images)]
     return found
 

@@ -26,8 +26,8 @@ from recap.experiments.choices import ALIKE, WRITER, caption_settings, model_nam
 from recap.experiments.data import Bench, Split
 from recap.experiments.paper import paper_section, paper_table
 from recap.experiments.table import Column, Row, Section
-from recap.fitting.augmentation import reading
-from recap.fitting.tuning import remembering
+from recap.fitting.augmentation import retrieve_only
+from recap.fitting.tuning import add_cache
 from recap.language import Decoding, LanguageModel, load_language_model
 from recap.metrics.cider import cider_d
 from recap.settings import Settings
@@ -110,7 +110,7 @@ class Search:
 
     def captioner_of(self, store: CaptionStore) -> ReCap:
         """Return a captioner with another datastore; it remembers what it has looked up, embedded and written."""
-        return remembering(self.plain(store))
+        return add_cache(self.plain(store))
 
     def plain(self, store: CaptionStore) -> ReCap:
         """Return a captioner that does everything anew."""
@@ -141,7 +141,7 @@ class Search:
         """The captions of dev for each k to try, and for the paper's, written greedily."""
         dev = self.load("dev").images
         values = sorted({*ks(self.setup), paper_best(self.setup)[0]})
-        captioners = {k: reading(self.captioner, k, temperature=0.0) for k in values}
+        captioners = {k: retrieve_only(self.captioner, k, temperature=0.0) for k in values}
         return {k: [caption.text for caption in one.caption_vectors(dev)] for k, one in captioners.items()}
 
     def texts(self, k: int, captioner: ReCap | None = None, **settings: Any) -> list[str]:
@@ -150,7 +150,7 @@ class Search:
 
     def captions(self, k: int, captioner: ReCap | None = None, **settings: Any) -> list[Caption]:
         """Return the captions with their evidence."""
-        return reading(captioner or self.captioner, k, **settings).caption_vectors(self.pictures.images)
+        return retrieve_only(captioner or self.captioner, k, **settings).caption_vectors(self.pictures.images)
 
     def rows(self, systems: Mapping[str, Sequence[str]]) -> dict[str, Row]:
         """Return one row of all metrics for each list of captions."""

@@ -31,7 +31,7 @@ from recap.errors import InputError, check_name
 from recap.files import Steps
 from recap.fitting.fit import EncodedPairs, Validation, encode_pairs
 from recap.fitting.pairs import Pairs
-from recap.fitting.tuning import remembering, spaced
+from recap.fitting.tuning import add_cache, insert_spaces
 from recap.language import model_fingerprint
 from recap.metrics.cider import CiderD
 from recap.metrics.clip import aligned_s, ref_aligned_s
@@ -174,7 +174,7 @@ def training_pictures(encoded: EncodedPairs) -> Validation:
     return Validation(tuple(picture.id for picture in encoded.pictures), references, vectors)
 
 
-def reading(captioner: ReCap, k: int, **settings: Any) -> ReCap:
+def retrieve_only(captioner: ReCap, k: int, **settings: Any) -> ReCap:
     """Return a captioner that retrieves k captions and no more: models that weigh a larger pool read k of it, too."""
     return captioner.configured(k=k, pool=k, **settings)
 
@@ -193,7 +193,7 @@ class _Loop:
         steps: Steps,
         progress: bool,
     ) -> None:
-        self._captioner, self._twin = captioner, remembering(captioner)
+        self._captioner, self._twin = captioner, add_cache(captioner)
         self._train, self._validation = train, validation
         self._ks, self._steps, self._progress = ks, steps, progress
         self._name = METRICS[metric]
@@ -230,7 +230,7 @@ class _Loop:
 
     def augmented(self, number: int, before: Round) -> int:
         """Caption the training pictures, add what is good enough, and return how much that is."""
-        captioner = reading(self._captioner, before.k)
+        captioner = retrieve_only(self._captioner, before.k)
         starts = range(0, len(self._train), BLOCK)
         best: list[tuple[str, float] | None] = []
         for start in tqdm(starts, desc=f"round {number}", disable=None if self._progress else True):
@@ -251,7 +251,7 @@ class _Loop:
 
     def finished(self, last: Round) -> ReCap:
         """Return the captioner with the last k, and what is to be known about it."""
-        captioner = reading(self._captioner, last.k)
+        captioner = retrieve_only(self._captioner, last.k)
         about = captioner.about
         score = {"cider_d" if self._name == "CIDEr-D" else self._name: 100 * last.score}
         captioner.about = about.but(
@@ -268,7 +268,7 @@ class _Loop:
         return store
 
     def _with(self, k: int) -> dict[str, Any]:
-        captions = reading(self._twin, k).caption_vectors(self._validation.vectors)
+        captions = retrieve_only(self._twin, k).caption_vectors(self._validation.vectors)
         texts = [caption.text for caption in captions]
         scores = self._judge_validation.score(texts, np.arange(len(texts)))
         synthetic = [sum(item.synthetic for item in caption.evidence) for caption in captions]
@@ -296,12 +296,12 @@ class Scorer:
     def __init__(self, metric: str, pictures: Validation, encoder: Encoder, judge: LinearAlignment) -> None:
         self._metric, self._pictures, self._encoder, self._judge = metric, pictures, encoder, judge
         if metric == "cider-d":
-            self._cider = CiderD([spaced(texts) for texts in pictures.references])
+            self._cider = CiderD([insert_spaces(texts) for texts in pictures.references])
 
     def score(self, texts: Sequence[str], places: Ints) -> Floats:
         """Return the score of each text; ``places`` says which picture it is for."""
         if self._metric == "cider-d":
-            return self._cider.score(spaced(texts), places).per_image
+            return self._cider.score(insert_spaces(texts), places).per_image
         used, row = np.unique(places, return_inverse=True)
         references = [self._pictures.references[place] for place in used]
         if self._metric == "spice":

@@ -128,7 +128,7 @@ def _records(bar: Iterable[Pair], pairs: PairFiles | Sequence[Pair]) -> Iterator
 
 def _kept(folder: VectorFolder, names: Sequence[str], space: Space, source: str) -> dict[str, ShardFacts]:
     """Return the shards that need not be made again, by their names."""
-    old = folder.there()
+    old = folder.shard_names()
     there = sorted(old & set(names))
     if source and old and not there and folder.source != source:
         raise InputError(

@@ -151,9 +151,9 @@ def encode_pairs(
 def finish_fit(captioner: C, encoded: EncodedPairs, *, measure: bool, tune: bool | Tell, calibrate: bool) -> C:
     """Return a captioner that was just fitted with its numbers, its best settings and its confidence, as wanted."""
     if measure or tune:
-        from recap.fitting.tuning import judged
+        from recap.fitting.tuning import tune_and_measure
 
-        captioner = judged(captioner, encoded.validation, tune=tune)
+        captioner = tune_and_measure(captioner, encoded.validation, tune=tune)
     if calibrate:
         from recap.fitting.confidence import calibrate_fitted
 

@@ -33,7 +33,7 @@ class FitReport:
     pictures: int = 0
     captions: int = 0
     validation: int = 0
-    """Pictures that were kept apart to measure with."""
+    """Held-out pictures to measure with."""
     broken: tuple[InputError, ...] = ()
     """Pictures that cannot be read, or have no usable caption."""
     repeated_pictures: tuple[tuple[str, str], ...] = ()

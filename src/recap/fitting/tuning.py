@@ -64,7 +64,7 @@ class Trial:
     chosen: bool
 
 
-def judged(captioner: C, validation: Validation, *, tune: bool | Tell = False) -> C:
+def tune_and_measure(captioner: C, validation: Validation, *, tune: bool | Tell = False) -> C:
     """Return the captioner with what it reaches on validation pictures in ``about``; settings chosen first if wanted.
 
     Where ``tune`` can be called, it is told of every trial.
@@ -73,7 +73,7 @@ def judged(captioner: C, validation: Validation, *, tune: bool | Tell = False) -
         raise InputError(
             f"{len(validation)} validation pictures are too few to measure with: give a larger share, or other pairs"
         )
-    twin = remembering(captioner)
+    twin = add_cache(captioner)
     chosen: tuple[str, ...] = ()
     if tune:
         trials = _greedy(twin, validation, tune if callable(tune) else None)
@@ -86,7 +86,7 @@ def judged(captioner: C, validation: Validation, *, tune: bool | Tell = False) -
 
 def measure(captioner: ReCap, validation: Validation) -> dict[str, float]:
     """Return CIDEr-D of the captions and of the nearest captions alone, in points, and recalls in per cent."""
-    scorer = CiderD([spaced(texts) for texts in validation.references])
+    scorer = CiderD([insert_spaces(texts) for texts in validation.references])
     captions = captioner.caption_vectors(validation.vectors)
     nearest = [caption.evidence[0].text for caption in captions]
     return {
@@ -105,7 +105,7 @@ def _greedy(captioner: ReCap, validation: Validation, tell: Tell | None) -> list
         step = max(1, len(validation) // WRITTEN)
         validation = Validation(validation.ids[::step], validation.references[::step], validation.vectors[::step])
         grid |= WRITER_GRID
-    scorer = CiderD([spaced(texts) for texts in validation.references])
+    scorer = CiderD([insert_spaces(texts) for texts in validation.references])
     known: dict[Settings, float] = {}
     trials: list[Trial] = []
     for parameter, values in grid.items():
@@ -132,10 +132,10 @@ def _value(settings: Settings, parameter: str) -> Any:
 
 
 def _points(scorer: CiderD, texts: Sequence[str]) -> float:
-    return float(100 * scorer.score(spaced(texts)).value)
+    return float(100 * scorer.score(insert_spaces(texts)).value)
 
 
-def spaced(texts: Iterable[str]) -> list[str]:
+def insert_spaces(texts: Iterable[str]) -> list[str]:
     """Put spaces between the letters of scripts that have none between words; the others stay as they are."""
     return [text if text.isascii() else " ".join(words(text)) for text in texts]
 
@@ -168,20 +168,20 @@ def _text_ranks(similarity: Vectors, owners: npt.NDArray[np.int64]) -> npt.NDArr
     return before
 
 
-def remembering(captioner: C) -> C:
+def add_cache(captioner: C) -> C:
     """Return a twin whose store, text encoder and language model remember what they have answered.
 
     Twins of the twin share the memory, so that any number of settings can be tried and nothing is done twice.
     """
     twin = captioner.configured()
-    twin.datastore = _Store(captioner.datastore)
-    twin.encoder = replace(captioner.encoder, text=_Texts(captioner.encoder.text))
-    twin.language_model = _Writer(captioner.language_model) if captioner.language_model else None
+    twin.datastore = _CachedStore(captioner.datastore)
+    twin.encoder = replace(captioner.encoder, text=_CachedEncoder(captioner.encoder.text))
+    twin.language_model = _CachedModel(captioner.language_model) if captioner.language_model else None
     return twin
 
 
 @dataclass
-class _Store:
+class _CachedStore:
     """A store that searches for a query once, ``DEPTH`` deep, and answers for fewer from that.
 
     When captions are added to it or removed from it, it forgets.
@@ -197,10 +197,10 @@ class _Store:
     def __len__(self) -> int:
         return len(self.store)
 
-    def centred_by(self, center: npt.ArrayLike | None) -> _Store:
+    def centred_by(self, center: npt.ArrayLike | None) -> _CachedStore:
         """Return the same captions around another centre."""
         moved = self.store.centred_by(center)
-        return self if moved is self.store else _Store(moved)
+        return self if moved is self.store else _CachedStore(moved)
 
     def search(self, queries: Vectors, k: int, **filters: Any) -> SearchResult:
         """Return the nearest captions, from memory where they are there."""
@@ -224,7 +224,7 @@ class _Store:
 
 
 @dataclass
-class _Texts:
+class _CachedEncoder:
     """A text encoder that embeds a text once."""
 
     encoder: TextEncoder
@@ -242,7 +242,7 @@ class _Texts:
 
 
 @dataclass
-class _Writer:
+class _CachedModel:
     """A language model that answers a prompt once for each decoding."""
 
     model: LanguageModel

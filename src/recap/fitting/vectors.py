@@ -92,12 +92,12 @@ class Space:
     @classmethod
     def from_schema(cls, schema: Any, where: str) -> Self:
         """Return what the metadata of a shard says."""
-        said = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
-        if said.get("recap.format") != f"vectors {FORMAT}":
+        noted = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
+        if noted.get("recap.format") != f"vectors {FORMAT}":
             raise InputError(f"{where}: not a shard of vectors that recap embed wrote")
         names = ("encoder", "image_fingerprint", "text_fingerprint")
-        sizes = (int(said[f"recap.{side}_dimension"]) for side in ("image", "text"))
-        return cls(*(said[f"recap.{name}"] for name in names), *sizes)
+        sizes = (int(noted[f"recap.{side}_dimension"]) for side in ("image", "text"))
+        return cls(*(noted[f"recap.{name}"] for name in names), *sizes)
 
 
 @dataclass(slots=True)
@@ -287,14 +287,14 @@ class VectorFolder:
         """What ``vectors.json`` says."""
         where = storage.joined(self.place, MANIFEST)
         try:
-            said = json.loads(storage.read_bytes(where))
-            if said["format"] != FORMAT:
-                raise InputError(f"{where}: format {said['format']!r} is not known to this version of recap")
+            manifest = json.loads(storage.read_bytes(where))
+            if manifest["format"] != FORMAT:
+                raise InputError(f"{where}: format {manifest['format']!r} is not known to this version of recap")
         except (ValueError, KeyError, TypeError) as error:
             if isinstance(error, InputError):
                 raise
             raise InputError(f"{where}: damaged ({error}); run recap embed again") from error
-        return dict(said)
+        return dict(manifest)
 
     @property
     def space(self) -> Space:
@@ -311,7 +311,7 @@ class VectorFolder:
         """What the vectors were made of, as ``embed`` was told; empty where it was not, or has not finished."""
         return str(self.manifest.get("source") or "") if is_vectors(self.place) else ""
 
-    def there(self) -> set[str]:
+    def shard_names(self) -> set[str]:
         """Return the names of shards in the folder, complete or not as a whole."""
         if not storage.exists(self.place):
             return set()
@@ -320,10 +320,10 @@ class VectorFolder:
     def finish(self, space: Space, facts: Sequence[ShardFacts], source: str = "", started: float = 0.0) -> None:
         """Write the manifest; delete shards of an earlier input, and what a process killed before ``started`` left."""
         shards = [shard.as_dict() for shard in facts]
-        said = {"format": FORMAT, "source": source, "space": asdict(space), "shards": shards}
+        manifest = {"format": FORMAT, "source": source, "space": asdict(space), "shards": shards}
         with storage.whole_file(storage.joined(self.place, MANIFEST)) as file:
-            file.write((json.dumps(said, indent=1) + "\n").encode())
-        for name in self.there() - {shard.file for shard in facts}:
+            file.write((json.dumps(manifest, indent=1) + "\n").encode())
+        for name in self.shard_names() - {shard.file for shard in facts}:
             storage.remove(storage.joined(self.place, name))
         if not storage.is_url(self.place):  # in a bucket nothing is there until it is complete
             for left in Path(self.place).iterdir():

@@ -139,7 +139,7 @@ def connect(address: str = "", *, cpus: int | None = None) -> Any:
         return ray
     own: dict[str, Any] = {"num_cpus": cpus, "object_store_memory": OBJECT_STORE, "include_dashboard": False}
     # what this process was told about caches and limits holds for the others, too
-    told = {name: value for name, value in os.environ.items() if name.startswith("RECAP_")}
+    settings = {name: value for name, value in os.environ.items() if name.startswith("RECAP_")}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -147,7 +147,7 @@ def connect(address: str = "", *, cpus: int | None = None) -> Any:
                 given,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
-                runtime_env={"env_vars": told} if told else None,
+                runtime_env={"env_vars": settings} if settings else None,
                 **(own if given == LOCAL else {}),
             )
     except Exception as error:  # Ray raises nearly anything, and some of it as plain exceptions

@@ -1,4 +1,8 @@
-"""Files on this machine or in a bucket, by one interface: a path, or a URL that fsspec knows (``s3://``, ``gs://``)."""
+"""Files on this machine or in a bucket, by one interface: a path, or a URL that fsspec knows (``s3://``, ``gs://``).
+
+Not universal_pathlib: listings with what changes with a file, whole uploads, copies that local libraries can open and
+errors that name the place would remain to be written, for the few lines that parent, name and exists take.
+"""
 
 from __future__ import annotations
 
