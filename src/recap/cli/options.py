@@ -184,7 +184,7 @@ split_option = click.option(
 )
 
 settings_options = combine(
-    lm_option("Language model: writer, smollm2, llamacpp:GGUF, hf:NAME, ct2:FOLDER or none."),
+    lm_option("Language model, such as writer, smollm2, hf:NAME or none; recap info lists them."),
     click.option("-k", type=COUNT, help="How many retrieved captions are evidence, and read by the model."),
     click.option("--temperature", type=click.FloatRange(0), help="Of the language model; 0 is greedy."),
     click.option("--samples", type=COUNT, help="How many candidates the language model writes."),

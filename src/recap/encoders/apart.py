@@ -143,11 +143,11 @@ class _Child:
         self._process.stdin.write(_QUESTION.pack(shorter_side, len(content)))
         self._process.stdin.write(content)
         self._process.stdin.flush()
-        width, height, length = _ANSWER.unpack(_exactly(self._process.stdout, _ANSWER.size))
-        return width, height, _exactly(self._process.stdout, length)
+        width, height, length = _ANSWER.unpack(_read_exactly(self._process.stdout, _ANSWER.size))
+        return width, height, _read_exactly(self._process.stdout, length)
 
 
-def _exactly(stream: IO[bytes], length: int) -> bytes:
+def _read_exactly(stream: IO[bytes], length: int) -> bytes:
     data = stream.read(length)
     if len(data) < length:
         raise EOFError

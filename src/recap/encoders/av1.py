@@ -8,7 +8,7 @@ from collections.abc import Iterator
 _CONTAINERS = {b"meta", b"moov", b"trak", b"mdia", b"minf", b"stbl"}
 _SEQUENCE_HEADER = 1
 _MAX_PARTS = 100_000
-"""So many parts of a file are looked at; no honest picture has more."""
+"""Largest number of parts of a file that are looked at; no honest picture has more."""
 
 
 class TooManyPartsError(ValueError):

@@ -7,15 +7,17 @@ import sqlite3
 import threading
 import warnings
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
 from recap.errors import InputError
 from recap.types import Vectors
+
+Result = TypeVar("Result")
 
 _VERSION = 1
 _SCHEMA = """
@@ -25,6 +27,7 @@ CREATE TABLE IF NOT EXISTS vectors (
 )
 """
 _QUERY_SIZE = 500
+"""Number of hashes in one query."""
 
 
 class VectorCache:
@@ -47,8 +50,8 @@ class VectorCache:
         found: dict[bytes, Vectors] = {}
         for start in range(0, len(contents), _QUERY_SIZE):
             part = contents[start : start + _QUERY_SIZE]
-            marks = ",".join("?" * len(part))
-            query = f"SELECT content, vector, crc FROM vectors WHERE encoder = ? AND content IN ({marks})"
+            places = ",".join("?" * len(part))
+            query = f"SELECT content, vector, crc FROM vectors WHERE encoder = ? AND content IN ({places})"
             for content, blob, crc in self._select(query, (encoder, *part)):
                 if len(blob) == 4 * dimension and crc == _checksum(encoder, content, blob):
                     found[content] = np.frombuffer(blob, "<f4").astype(np.float32)
@@ -63,17 +66,13 @@ class VectorCache:
         for content, vector in vectors.items():
             blob = np.asarray(vector, "<f4").tobytes()
             rows.append((encoder, content, blob, _checksum(encoder, content, blob)))
-        with self._lock:
-            try:
-                with self._connected() as connection:
-                    connection.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?, ?, ?)", rows)
-            except sqlite3.OperationalError as error:
-                self._writable = False
-                warnings.warn(f"vector cache {self.path}: nothing more is written ({error})", stacklevel=2)
-            except sqlite3.ProgrammingError as error:
-                raise InputError(f"vector cache {self.path}: it has been closed") from error
-            except sqlite3.DatabaseError as error:
-                self._restart(error)
+
+        def insert(connection: sqlite3.Connection) -> bool:
+            with connection:
+                connection.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?, ?, ?)", rows)
+            return True
+
+        self._writable = bool(self._execute(insert, "nothing more is written"))
 
     def close(self) -> None:
         """Close the file."""
@@ -91,17 +90,21 @@ class VectorCache:
         self.close()
 
     def _select(self, query: str, values: Sequence[bytes]) -> list[Any]:
+        return self._execute(lambda connection: connection.execute(query, values).fetchall(), "cannot be read") or []
+
+    def _execute(self, action: Callable[[sqlite3.Connection], Result], refusal: str) -> Result | None:
+        """Return what an action on the file returns; None, after a warning, where the file system refuses it."""
         with self._lock:
             try:
-                return self._connected().execute(query, values).fetchall()
+                return action(self._connected())
             except sqlite3.OperationalError as error:
-                warnings.warn(f"vector cache {self.path}: cannot be read ({error})", stacklevel=3)
-                return []
+                warnings.warn(f"vector cache {self.path}: {refusal} ({error})", stacklevel=4)
+                return None
             except sqlite3.ProgrammingError as error:
                 raise InputError(f"vector cache {self.path}: it has been closed") from error
             except sqlite3.DatabaseError as error:
                 self._restart(error)
-                return self._connected().execute(query, values).fetchall()
+                return action(self._connected())
 
     def _connected(self) -> sqlite3.Connection:
         if self._process != os.getpid():  # a connection must not be carried over a fork

@@ -129,14 +129,14 @@ class BatchedImageEncoder(ABC):
             key = None
             if self.cache is not None:
                 key = pictures.digest(content, name)
-                if (known := self._known(self.cache, key, wanted)) is not None:
+                if (known := self._look_up(self.cache, key, wanted)) is not None:
                     return _Prepared(name, key, vector=known)
             picture = pictures.decode_content(content, name, self.shorter_side)
             return _Prepared(name, key, pixels=self.preprocess(picture))
         except ImageError as error:
             return _Prepared(name, error=error)
 
-    def _known(self, cache: VectorCache, key: bytes, wanted: _Wanted) -> Vectors | None:
+    def _look_up(self, cache: VectorCache, key: bytes, wanted: _Wanted) -> Vectors | None:
         """Return what the cache has of a picture; a row with details serves where none are wanted."""
         for way in dict.fromkeys((wanted, _Wanted.of(self, self.details > 0))):
             if way.width >= wanted.width and (found := cache.get(way.fingerprint, [key], way.width)):

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from recap.encoders.base import LoadOptions
-from recap.encoders.cache import VectorCache
 from recap.encoders.network import CachedTextEncoder, SingleImageEncoder, fingerprint_of
 from recap.encoders.preprocess import Pixels, Preprocess
 from recap.errors import AssetError, InputError, MissingExtraError, OfflineError, check_name
@@ -36,17 +35,10 @@ class OpenClipModel:
 
     def dimension(self) -> int:
         """Return the dimension of the space that images and texts share."""
-        return int(self.embed_texts(self.tokenizer([""])).shape[1])
+        return int(self.run(self.model.encode_text, self.tokenizer([""])).shape[1])
 
-    def embed_images(self, pixels: Any) -> Vectors:
-        """Run the image tower on a tensor."""
-        return self._run(self.model.encode_image, pixels)
-
-    def embed_texts(self, tokens: Any) -> Vectors:
-        """Run the text tower on a tensor."""
-        return self._run(self.model.encode_text, tokens)
-
-    def _run(self, tower: Any, tensor: Any) -> Vectors:
+    def run(self, tower: Any, tensor: Any) -> Vectors:
+        """Run one of the model's towers."""
         import torch
 
         with torch.inference_mode():
@@ -57,7 +49,9 @@ class OpenClipModel:
 class OpenClipImageEncoder(SingleImageEncoder):
     """The image tower of an open_clip model."""
 
-    def __init__(self, clip: OpenClipModel, *, cache: VectorCache | None = None) -> None:
+    def __init__(self, model: str, options: LoadOptions) -> None:
+        """Load the model that ``load_model`` knows by this name."""
+        self._clip = clip = _shared_model(model, options)
         preprocessing = preprocessing_of(clip.model)
         super().__init__(
             preprocessing=preprocessing,
@@ -65,29 +59,29 @@ class OpenClipImageEncoder(SingleImageEncoder):
             fingerprint=fingerprint_of("image", clip.weights, preprocessing.fingerprint()),
             dimension=clip.dimension(),
             batch_size=_IMAGE_BATCH,
-            cache=cache,
+            cache=options.cache,
         )
-        self._clip = clip
 
     def forward(self, batch: Pixels) -> Vectors:
         """Run the network."""
         import torch
 
-        return self._clip.embed_images(torch.from_numpy(batch))
+        return self._clip.run(self._clip.model.encode_image, torch.from_numpy(batch))
 
 
 class OpenClipTextEncoder(CachedTextEncoder):
     """The text tower of an open_clip model. Every text is filled up to the window, so batches do not change vectors."""
 
-    def __init__(self, clip: OpenClipModel, *, cache: VectorCache | None = None) -> None:
+    def __init__(self, model: str, options: LoadOptions) -> None:
+        """Load the model that ``load_model`` knows by this name."""
+        self._clip = clip = _shared_model(model, options)
         self.context_length = int(clip.tokenizer.context_length)
         super().__init__(
             name=clip.name,
             fingerprint=fingerprint_of("text", clip.weights, str(self.context_length)),
             dimension=clip.dimension(),
-            cache=cache,
+            cache=options.cache,
         )
-        self._clip = clip
 
     def tokenize(self, texts: Sequence[str]) -> tuple[Sequence[Any], int]:
         """Return the tokens of each text, cut so that the end token survives, and how many were cut."""
@@ -99,7 +93,8 @@ class OpenClipTextEncoder(CachedTextEncoder):
         import torch
 
         batches = [tokens[start : start + _TEXT_BATCH] for start in range(0, len(tokens), _TEXT_BATCH)]
-        return np.concatenate([self._clip.embed_texts(torch.stack(list(batch))) for batch in batches])
+        tower = self._clip.model.encode_text
+        return np.concatenate([self._clip.run(tower, torch.stack(list(batch))) for batch in batches])
 
     def _length(self, text: str) -> int:
         """Return how many tokens a text would have if nothing were cut, start and end included."""
@@ -108,16 +103,6 @@ class OpenClipTextEncoder(CachedTextEncoder):
             return len(tokenizer.encode(text)) + 2
         clean = getattr(tokenizer, "clean_fn", str)
         return len(tokenizer.tokenizer(clean(text), truncation=False).input_ids)
-
-
-def load_image_side(name: str, options: LoadOptions) -> OpenClipImageEncoder:
-    """Return the image encoder of a model by the name that ``load_model`` takes."""
-    return OpenClipImageEncoder(_shared_model(name, options), cache=options.cache)
-
-
-def load_text_side(name: str, options: LoadOptions) -> OpenClipTextEncoder:
-    """Return the text encoder of a model by the name that ``load_model`` takes."""
-    return OpenClipTextEncoder(_shared_model(name, options), cache=options.cache)
 
 
 def _shared_model(name: str, options: LoadOptions) -> OpenClipModel:
@@ -206,11 +191,7 @@ def _import() -> tuple[Any, Any]:
 
 def _check_device(torch: Any, device: str) -> None:
     kind = device.partition(":")[0]
-    available = {
-        "cpu": True,
-        "cuda": torch.cuda.is_available(),
-        "mps": torch.backends.mps.is_available(),
-    }
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     check_name("device", kind, available)
     if not available[kind]:
         raise InputError(f"device {device}: this torch finds none; use device cpu")

@@ -69,16 +69,16 @@ class Preprocess:
         if self.resize == "squash":
             return picture.resize((self.size, self.size), _FILTERS[self.interpolation])
         if self.resize == "longest":
-            return self._fitted(picture)
-        return self._cropped(picture)
+            return self._fit(picture)
+        return self._crop(picture)
 
     def fingerprint(self) -> str:
         """Return all that decides about the values, as one line."""
         # "draft": large JPEGs are decoded at a fraction of their size, see images.decode
         return json.dumps({**asdict(self), "decode": "draft"}, sort_keys=True)
 
-    def _cropped(self, picture: Image.Image) -> Image.Image:
-        picture = _middle(picture)
+    def _crop(self, picture: Image.Image) -> Image.Image:
+        picture = _cut_strip(picture)
         width, height = picture.size
         short = min(width, height)
         width, height = self.size * width // short, self.size * height // short
@@ -86,7 +86,7 @@ class Preprocess:
         left, top = round((width - self.size) / 2), round((height - self.size) / 2)
         return picture.crop((left, top, left + self.size, top + self.size))
 
-    def _fitted(self, picture: Image.Image) -> Image.Image:
+    def _fit(self, picture: Image.Image) -> Image.Image:
         ratio = max(picture.size) / self.size
         width, height = (max(1, round(side / ratio)) for side in picture.size)
         picture = picture.resize((width, height), _FILTERS[self.interpolation])
@@ -95,7 +95,7 @@ class Preprocess:
         return canvas
 
 
-def _middle(picture: Image.Image) -> Image.Image:
+def _cut_strip(picture: Image.Image) -> Image.Image:
     """Cut an extreme strip to its middle."""
     width, height = picture.size
     longest = _LONGEST_STRIP * min(width, height)

@@ -9,6 +9,7 @@ named, the image encoder's own is taken. A path in such a name cannot hold a plu
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,19 +64,12 @@ SIGLIP = {
 """SigLIP B/16 and L/16 by open_clip's names, with their dimensions."""
 
 
-def _openai(name: str, size: int) -> EncoderInfo:
-    needs = ("open_clip", "torch")
-    name, what = f"open_clip:{name}/openai", f"OpenAI CLIP {name}"
-    return EncoderInfo(name, what, (size, size), licence="MIT", extra="clip", requires=needs)
-
-
-def _siglip(name: str, size: int) -> EncoderInfo:
-    needs = ("open_clip", "torch", "transformers")
-    name, what = f"open_clip:{name}/webli", f"SigLIP {name}"
-    return EncoderInfo(name, what, (size, size), licence="Apache-2.0", extra="clip,hf", requires=needs)
-
-
-_CLIP_MODELS = (*(_openai(*model) for model in OPENAI_CLIP.items()), *(_siglip(*model) for model in SIGLIP.items()))
+_openai = partial(EncoderInfo, licence="MIT", extra="clip", requires=("open_clip", "torch"))
+_siglip = partial(EncoderInfo, licence="Apache-2.0", extra="clip,hf", requires=("open_clip", "torch", "transformers"))
+_CLIP_MODELS = (
+    *(_openai(f"open_clip:{name}/openai", f"OpenAI CLIP {name}", (size, size)) for name, size in OPENAI_CLIP.items()),
+    *(_siglip(f"open_clip:{name}/webli", f"SigLIP {name}", (size, size)) for name, size in SIGLIP.items()),
+)
 _OWN = "Apache-2.0, MIT"
 
 ENCODERS = Registry(
@@ -83,11 +77,7 @@ ENCODERS = Registry(
     (
         EncoderInfo("builtin", "eyes, our own small vision-language model", (512, 512), alias_of="eyes", licence=_OWN),
         EncoderInfo(
-            "builtin-large",
-            "eyes with DINOv2 beside them",
-            (896, 512),
-            alias_of="eyes+dinov2,eyes",
-            licence=_OWN,
+            "builtin-large", "eyes with DINOv2 beside them", (896, 512), alias_of="eyes+dinov2,eyes", licence=_OWN
         ),
         EncoderInfo(
             "builtin-judge",
@@ -105,11 +95,7 @@ ENCODERS = Registry(
             licence=_OWN,
         ),
         EncoderInfo(
-            "tinyvit",
-            "TinyViT-5M, ImageNet-22k",
-            (320, None),
-            image="recap.encoders.builtin:load_tinyvit",
-            licence="MIT",
+            "tinyvit", "TinyViT-5M, ImageNet-22k", (320, None), "recap.encoders.builtin:load_tinyvit", licence="MIT"
         ),
         EncoderInfo(
             "dinov2",
@@ -128,8 +114,8 @@ ENCODERS = Registry(
         EncoderInfo(
             "open_clip:MODEL/PRETRAINED",
             "all that open_clip knows",
-            image="recap.encoders.openclip:load_image_side",
-            text="recap.encoders.openclip:load_text_side",
+            image="recap.encoders.openclip:OpenClipImageEncoder",
+            text="recap.encoders.openclip:OpenClipTextEncoder",
             models=_CLIP_MODELS,
         ),
         EncoderInfo(

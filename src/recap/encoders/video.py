@@ -30,10 +30,10 @@ FRAMES = 4
 """How many frames the paper takes."""
 
 MAX_DECODED = 20_000
-"""So many frames are decoded for one clip at most, which bounds the time that a broken or endless one takes."""
+"""Largest number of frames decoded for one clip, which bounds the time that a broken or endless one takes."""
 
 _SIDE = 720  # encoders look at far less, and a frame of 8K takes 100 MB
-_LOOKS = 12  # so many times the wanted frames are looked at to find the scenes
+_LOOKS = 12  # thumbnails for each wanted frame, to find the scenes
 _THUMBNAIL = 16
 # playlists name other files and addresses: only containers that hold their pictures themselves are opened
 _CONTAINERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpeg,mpegts,mpegvideo,m4v,flv,asf,ogg,h264,hevc,ivf,dv,gif"
@@ -57,7 +57,7 @@ def read_frames(path: str | Path, count: int = FRAMES, choose: Choice = "even") 
     if count < 1:
         raise InputError(f"count must be at least 1, not {count}")
     check_name("choice of frames", choose, get_args(Choice))
-    with _opened(Path(path)) as clip:
+    with _open(Path(path)) as clip:
         times = clip.middles(count)
         if choose == "scene":
             times = _scene_middles(clip, count)
@@ -89,7 +89,7 @@ def _thumbnail(frame: Any) -> npt.NDArray[np.float32]:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[_Clip]:
+def _open(path: Path) -> Iterator[_Clip]:
     """Open a clip; whatever is wrong with it becomes an ``ImageError`` that names it."""
     try:
         import av

@@ -8,7 +8,7 @@ is opened again, from the page cache and with nothing to compute, and all sample
 prompt. At the size of FLAN-T5-base in int8 the opening is a twelfth of the time that ten sentences take. Greedy
 decoding needs no seed and keeps the translator it has.
 
-From a folder of transformers to a folder of CTranslate2: smaller, faster, and without torch from then on.
+``convert_to_ct2`` makes a folder of CTranslate2 from one of transformers: smaller, faster, and without torch.
 """
 
 from __future__ import annotations

@@ -159,7 +159,7 @@ class _Reading:
     """What the encoder made of the prompts; None for a causal model."""
 
     def repeat(self, samples: int) -> Tensor:
-        """Go on with so many copies of each row; nothing is read again."""
+        """Go on with several copies of each row; nothing is read again."""
         if samples > 1:
             self.cache.batch_repeat_interleave(samples)
             self.mask = self.mask.repeat_interleave(samples, 0)

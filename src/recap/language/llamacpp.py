@@ -27,7 +27,7 @@ from recap.language.base import Decoding, PromptTooLongError, files_fingerprint,
 from recap.types import Draft, Prompt
 
 SLOTS = 32
-"""So many sentences are written side by side; more samples than that take another reading of the prompt."""
+"""Batch size: sentences written side by side. More samples than that take another reading of the prompt."""
 
 CONTEXT = 4096
 """Tokens of prompt and sentences together, unless the model was made for fewer."""

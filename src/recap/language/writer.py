@@ -5,8 +5,6 @@ space and what the encoder saw in each place of the image. A prompt is read once
 word together, each word either from the vocabulary or copied from the captions, which is how it says words it never
 saw. ``tools/train_writer.py`` made it.
 
-What the writer reads about a picture: retrieved captions as numbers.
-
 The nearest captions are read word by word. All of them vote for words, the nearer ones with more weight, and the words
 with most votes are read too, each with its share. A word the writer's vocabulary lacks takes a slot: a nameless word
 that can be read and copied like any other, and gets its name back when the sentence is written out.
@@ -39,30 +37,38 @@ PAD, BEGIN, END, UNKNOWN = range(4)
 SPECIAL = ("<pad>", "<begin>", "<end>", "<unknown>")
 
 SLOTS = 32
-"""So many words outside the vocabulary can be told apart in one prompt."""
+"""Number of words outside the vocabulary that can be told apart in one prompt."""
 SEQUENCES = 8
-"""So many captions are read word by word."""
+"""Number of captions that are read word by word."""
 LENGTH = 18
-"""Captions are read up to this word."""
+"""Number of words of them that are read."""
 BAG = 40
-"""So many of the words with most votes are read."""
+"""Number of words that are read for their votes."""
 VOTERS = 100
-"""So many captions vote."""
+"""Number of captions that vote."""
 
 _RANK_OFFSET = 20
+
+CLICHES = ("sitting on top", "sits on top", "sit on top", "laying on top")
+"""Said by the writer ten times as often as by people, where "on" says the same."""
+
+FOLDER = Path(__file__).parent.parent / "data" / "writer"
+
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
     """The memory of one prompt, an entry for each word read."""
 
-    tokens: npt.NDArray[np.int64]
+    tokens: Ints
     """Words by their number in the vocabulary; slots come after it."""
-    shares: npt.NDArray[np.float32]
+    shares: Floats
     """Each word's share of the votes."""
-    places: npt.NDArray[np.int64]
+    places: Ints
     """Where in its caption each word stands; ``LENGTH`` for words read for their votes alone."""
-    ranks: npt.NDArray[np.int64]
+    ranks: Ints
     """Which caption each word stands in, the nearest is 0; ``SEQUENCES`` for words read for their votes alone."""
     outside: tuple[int, ...]
     """The numbers, beyond the vocabulary, of the words in the slots."""
@@ -97,23 +103,13 @@ def read(captions: Sequence[Sequence[int]], vocabulary: int) -> Reading:
 
 def _shares(captions: Sequence[Sequence[int]]) -> dict[int, float]:
     """Return for each word the share of the captions, nearer ones counting more, that use it."""
+    weights = [1 / (rank + _RANK_OFFSET) for rank in range(len(captions))]
     votes: dict[int, float] = {}
-    total = 0.0
-    for rank, caption in enumerate(captions):
-        weight = 1 / (rank + _RANK_OFFSET)
-        total += weight
+    for weight, caption in zip(weights, captions, strict=True):
         for word in set(caption):
             votes[word] = votes.get(word, 0.0) + weight
+    total = sum(weights)
     return {word: vote / total for word, vote in votes.items()}
-
-
-Floats = npt.NDArray[np.float32]
-Ints = npt.NDArray[np.int64]
-
-CLICHES = ("sitting on top", "sits on top", "sit on top", "laying on top")
-"""Said by the writer ten times as often as by people, where "on" says the same."""
-
-FOLDER = Path(__file__).parent.parent / "data" / "writer"
 
 
 @dataclass(frozen=True)
@@ -224,7 +220,7 @@ class WriterModel:
         """Return the sentences as numbers, each with its log-probability."""
         memory = _as_inputs(reading)
         stored, copy_keys = self._read.run(None, {**memory, **picture})
-        doubled = _doubled(reading)
+        doubled = _find_doubled(reading)
         count = uniform.shape[1]
         past = self._config.empty_past(count)
         current = np.full(count, BEGIN, np.int64)
@@ -234,8 +230,8 @@ class WriterModel:
         for place in range(min(decoding.max_tokens, self._config.longest)):
             fed = {"words": current, "place": np.array(place), "past": past, "stored": stored, "copy_keys": copy_keys}
             probabilities, past = self._step.run(None, {**fed, "tokens": memory["tokens"]})
-            said = [[*_repeated(sentences[row], doubled), *self._worn(sentences[row])] for row in growing]
-            chosen, logprob = choose(probabilities, uniform[place, growing], decoding, said)
+            banned = [[*_find_repeats(sentences[row], doubled), *self._find_cliches(sentences[row])] for row in growing]
+            chosen, logprob = choose(probabilities, uniform[place, growing], decoding, banned)
             # the end counts as a word: a sentence that breaks off is an unlikely one
             logprobs[growing] += logprob
             kept = np.flatnonzero(chosen != END)
@@ -246,7 +242,7 @@ class WriterModel:
             growing, current, past = growing[kept], chosen[kept], past[:, :, kept]
         return list(zip(sentences, logprobs.tolist(), strict=True))
 
-    def _worn(self, sentence: Sequence[int]) -> list[int]:
+    def _find_cliches(self, sentence: Sequence[int]) -> list[int]:
         """Return the words that would complete a cliche."""
         return self._cliches.get(tuple(sentence[-2:]), [])
 
@@ -297,7 +293,7 @@ def choose(
     return chosen, np.log(np.maximum(taken, 1e-30))
 
 
-def _repeated(sentence: Sequence[int], doubled: frozenset[int]) -> list[int]:
+def _find_repeats(sentence: Sequence[int], doubled: frozenset[int]) -> list[int]:
     """Return the words that would say a pair of words for the second time, or a word twice in a row.
 
     Small models love to repeat themselves. What stands doubled in a caption, such as "bye bye", may be.
@@ -316,7 +312,7 @@ def _followers(phrases: Sequence[str], number: Mapping[str, int]) -> dict[tuple[
     return found
 
 
-def _doubled(reading: Reading) -> frozenset[int]:
+def _find_doubled(reading: Reading) -> frozenset[int]:
     """Return the words that stand twice in a row in a caption that was read."""
     together = (reading.ranks[1:] == reading.ranks[:-1]) & (reading.ranks[1:] < SEQUENCES)
     return frozenset(reading.tokens[1:][together & (reading.tokens[1:] == reading.tokens[:-1])].tolist())

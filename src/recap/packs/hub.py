@@ -59,7 +59,7 @@ def push(
     """Upload the pack in a folder as a repository of the hub, made first if it is not there; return its address."""
     from huggingface_hub import HfApi
 
-    from recap.assets.hub import explained
+    from recap.assets.hub import translate_errors
 
     elsewhere = pack.read_config(folder).get("datastore")
     if elsewhere:
@@ -68,7 +68,7 @@ def push(
             f"(recap datastore move {folder} flat)"
         )
     api = HfApi(token=token)
-    with explained(repository):
+    with translate_errors(repository):
         name = api.create_repo(repository, private=private, exist_ok=True).repo_id
         commit = api.upload_folder(
             repo_id=name,
