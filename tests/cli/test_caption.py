@@ -156,7 +156,7 @@ def wait_for_lines(out: Path, process: subprocess.Popen[bytes], more_than: int) 
 
 def test_kills_lose_and_double_nothing(pack: Path, pictures: Path, tmp_path: Path):
     calm, out = tmp_path / "calm.jsonl", tmp_path / "out.jsonl"
-    recap("--pack", pack, pictures, "--out", calm)
+    here("--pack", pack, pictures, "--out", calm)
     moments = random.Random(1)
     killed = 0
     for stop in (signal.SIGKILL, signal.SIGKILL, signal.SIGINT):
@@ -172,7 +172,7 @@ def test_kills_lose_and_double_nothing(pack: Path, pictures: Path, tmp_path: Pat
             assert b"the same command goes on" in message
             assert b"Traceback" not in message
     assert killed
-    recap("--pack", pack, pictures, "--out", out)
+    here("--pack", pack, pictures, "--out", out)
     assert sorted(out.read_bytes().splitlines()) == sorted(calm.read_bytes().splitlines())
     assert len(out.read_bytes().splitlines()) == 300
 
@@ -220,7 +220,7 @@ def test_mutated_files_end_in_captions_or_listed_errors(pack: Path, tmp_path: Pa
     folder, out = tmp_path / "fuzzed", tmp_path / "captions.jsonl"
     folder.mkdir()
     mutated(folder, 60)
-    recap("--pack", pack, folder, "--out", out, "--workers", 1, code=1)
+    here("--pack", pack, folder, "--out", out, "--workers", 1, code=1)
     captions = [json.loads(line)["path"] for line in out.read_text().splitlines()]
     errors = {e["path"]: e["reason"] for e in map(json.loads, (tmp_path / "errors.jsonl").read_text().splitlines())}
     assert sorted([*captions, *errors]) == sorted(map(str, folder.iterdir()))
