@@ -1,38 +1,15 @@
 import hashlib
-import io
 import json
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from PIL import Image
+from program import recap
 
 from recap.assets import ASSETS, Asset, LocalFile
 from recap.cli.info import info
-from recap.cli.main import main
-
-
-def recap(*arguments: object, stdin: str = "", code: int = 0) -> subprocess.CompletedProcess[str]:
-    """Run the program in this process, which is faster, with streams, warnings and limits of its own."""
-    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", newline="", write_through=True) for _ in range(2))
-    given = io.TextIOWrapper(io.BytesIO(stdin.encode()), "utf-8")
-    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
-        for name, value in {
-            "argv": ["recap", *map(str, arguments)],
-            "stdin": given,
-            "stdout": out,
-            "stderr": err,
-        }.items():
-            patch.setattr(sys, name, value)
-        patch.setattr(Image, "MAX_IMAGE_PIXELS", Image.MAX_IMAGE_PIXELS)
-        with pytest.raises(SystemExit) as ended:
-            main()
-    told, said = (stream.buffer.getvalue().decode() for stream in (out, err))
-    assert ended.value.code == code, said
-    return subprocess.CompletedProcess(arguments, code, told, said)
 
 
 @pytest.fixture(scope="module")

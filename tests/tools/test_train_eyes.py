@@ -15,7 +15,7 @@ from PIL import Image
 
 torch = pytest.importorskip("torch")
 
-TOOLS = Path(__file__).parents[1] / "tools"
+TOOLS = Path(__file__).parents[2] / "tools"
 
 
 @pytest.fixture(scope="module", autouse=True)

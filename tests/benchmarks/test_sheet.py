@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-SCRIPT = Path(__file__).parents[1] / "benchmarks" / "sheet.py"
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "sheet.py"
 COLOURS = ("red", "green", "blue", "yellow", "black")
 
 

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPT = Path(__file__).parents[1] / "benchmarks" / "lies.py"
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "lies.py"
 
 
 def lies(*arguments: object) -> list[str]:
