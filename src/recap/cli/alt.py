@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @click.option("--in-place", is_flag=True, help="Write each page back to where it was.")
 @click.option("--empty", is_flag=True, help='Also fill alt="", which stands for decoration.')
 @click.option("--placeholders", is_flag=True, help="Also replace texts such as image, IMG_1234 or the file's name.")
-@json_option("What became of each picture, one object a line.")
+@json_option("Print what became of each picture as json, one object a line.")
 def alt(
     pages: tuple[Path, ...],
     pack: str,

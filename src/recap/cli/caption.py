@@ -40,7 +40,7 @@ REQUIRED = (
 @confidence_option()
 @output_options
 @ray_option
-@json_option("Print one object a line, with score, evidence and candidates.")
+@json_option("Print json, one object a line, with score, evidence and candidates.")
 @click.option("--explain", is_flag=True, help="Show score, evidence and candidates for a reader.")
 def caption(
     inputs: tuple[str, ...],

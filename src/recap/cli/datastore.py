@@ -26,7 +26,7 @@ def datastore() -> None:
 @caption_filters
 @click.option("--limit", type=COUNT, help="Show at most this many.")
 @click.option("--sources", is_flag=True, help="Only how many captions each source has.")
-@json_option("One object a line.")
+@json_option("Print json, one object a line.")
 def list_captions(pack: Path, limit: int | None, sources: bool, as_json: bool, **which: Any) -> None:
     """List captions: ID<tab>SOURCE<tab>IMAGE<tab>CAPTION."""
     from recap.packs.captions import select

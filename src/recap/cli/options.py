@@ -155,7 +155,7 @@ def device_option(help: str) -> Decorator:
     )
 
 
-def json_option(help: str = "One object.") -> Decorator:
+def json_option(help: str = "Print one json object.") -> Decorator:
     """Return ``--json``."""
     return click.option("--json", "as_json", is_flag=True, help=help)
 
@@ -186,9 +186,9 @@ split_option = click.option(
 settings_options = combine(
     lm_option("Language model, such as writer, smollm2, hf:NAME or none; recap info lists them."),
     click.option("-k", type=COUNT, help="How many retrieved captions are evidence, and read by the model."),
-    click.option("--temperature", type=click.FloatRange(0), help="Of the language model; 0 is greedy."),
+    click.option("--temperature", type=click.FloatRange(0), help="Temperature of the language model; 0 is greedy."),
     click.option("--samples", type=COUNT, help="How many candidates the language model writes."),
-    click.option("--seed", type=int, help="Of the language model's sampling."),
+    click.option("--seed", type=int, help="Seed of the language model's sampling."),
     click.option("--candidates", type=click.Choice(["lm", "retrieved", "both"]), help="Where candidates come from."),
     click.option(
         "--selection",

@@ -32,7 +32,7 @@ def info(name: str, as_json: bool) -> None:
 @click.option(
     "--encoder", is_flag=True, help="Also load the encoder, and compare it with the one the pack was made with."
 )
-@json_option("One object a line.")
+@json_option("Print json, one object a line.")
 def verify(folder: Path, encoder: bool, as_json: bool) -> None:
     """Check every file of a PACK and what has to agree with what; the exit code is 1 when something is broken."""
     from recap.packs.verify import verify as run_checks
@@ -89,7 +89,7 @@ def calibrate(folder: Path, pairs: str | None, held_out: bool, pictures: int, **
 @click.argument("repository", metavar="OWNER/NAME")
 @click.option("--private", is_flag=True, default=None, help="Make the repository a private one.")
 @click.option("--revision", help="The branch to push to.")
-@click.option("--message", default="Upload a recap pack", show_default=True, help="Of the commit.")
+@click.option("--message", default="Upload a recap pack", show_default=True, help="Message of the commit.")
 def push(folder: Path, repository: str, private: bool | None, revision: str | None, message: str) -> None:
     """Upload a PACK to the Hugging Face hub, where you are logged in; prints the address of the commit.
 

@@ -212,41 +212,26 @@ class BodyLimits:
         if length.isdigit() and int(length) > limit:
             await too_large.response()(scope, receive, send)
             return
-        body = _Body(receive, self._config.body_timeout)
+        seconds, size, complete = self._config.body_timeout, 0, False
+        deadline = asyncio.get_running_loop().time() + seconds
 
         async def receive_limited() -> Message:
-            message = await body.next()
-            if body.size > limit:
+            nonlocal size, complete
+            if complete:
+                return await receive()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    message = await receive()
+            except TimeoutError as error:
+                raise Problem(408, f"the request did not arrive within {seconds:g} seconds") from error
+            length = len(message.get("body", b""))
+            size += length
+            complete = message["type"] != "http.request" or not message.get("more_body", False)
+            if size > limit:
                 raise too_large
-            account.take(len(message.get("body", b"")))
+            account.take(length)
             return message
 
         with self._memory.account() as account:
             scope[ACCOUNT] = account
             await self.app(scope, receive_limited, send)
-
-
-class _Body:
-    """The body of one request as it arrives."""
-
-    def __init__(self, receive: Receive, seconds: float) -> None:
-        self.size = 0
-        self._receive = receive
-        self._seconds = seconds
-        self._deadline: float | None = None
-        self._complete = False
-
-    async def next(self) -> Message:
-        """Return the next message; before the body is complete, only until its time is over."""
-        if self._complete:
-            return await self._receive()
-        now = asyncio.get_running_loop().time()
-        if self._deadline is None:
-            self._deadline = now + self._seconds
-        try:
-            message = await asyncio.wait_for(self._receive(), self._deadline - now)
-        except TimeoutError as error:
-            raise Problem(408, f"the request did not arrive within {self._seconds:g} seconds") from error
-        self.size += len(message.get("body", b""))
-        self._complete = message["type"] != "http.request" or not message.get("more_body", False)
-        return message
