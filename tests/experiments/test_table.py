@@ -95,7 +95,7 @@ def test_words_that_a_format_uses_itself_stay_as_they_are() -> None:
 def test_the_best_is_explained_only_where_one_is_marked(full: Table) -> None:
     unmarked = table(Cell(1.0), Cell(2.0), better="neither")
     for made, there in ((full, True), (unmarked, False), (table(Cell(1.0)), False)):
-        assert made.marks == there
+        assert made.has_best == there
         for kind in ("text", "markdown"):
             assert ("the best" in made.render(kind)) == there
     assert unmarked.to_text().endswith("row 1   2.0\n")

@@ -35,7 +35,7 @@ from recap.errors import InputError, RecapWarning
 from recap.types import ImageLike
 
 SHOWN = 3
-"""So many ids are named in a message."""
+"""Ids named in a message."""
 
 Captions: TypeAlias = dict[str, list[str]]
 

@@ -13,9 +13,9 @@ from recap.experiments.choices import (
     Fitted,
     caption_settings,
     fit_all,
-    left_out,
     model_name,
     settings_note,
+    unavailable_maps,
 )
 from recap.experiments.data import Bench, Split
 from recap.experiments.paper import paper_section
@@ -49,7 +49,7 @@ def run(setup: Setup) -> Outcome:
     title = test.titled(bench.encoder.name, model_name(model))
     paper = paper_section("alignment", "MS-COCO", [column.name for column in COLUMNS], setting="RN50x64, FLAN-T5-Large")
     made = settings_note(settings, model, map="of the row")
-    notes = (made, judged_note(bench), "Our SPICE is SPICE-py.", *left_out(bench.encoder))
+    notes = (made, judged_note(bench), "Our SPICE is SPICE-py.", *unavailable_maps(bench.encoder))
     table = Table("Ways to align", COLUMNS, (Section(title, tuple(rows)), paper), notes)
     return Outcome({"alignment": table}, times=fitting_times(fitted))
 

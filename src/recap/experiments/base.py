@@ -58,7 +58,7 @@ class Setup:
     language_model: str | None = None
     seed: int = 0
     limit: int | None = None
-    """Only so many pictures of each split, to try something out."""
+    """Pictures taken of each split, to try something out."""
     progress: bool = False
     options: Mapping[str, str] = field(default_factory=dict)
     """What only one experiment knows, such as ``source`` of the transfer."""
@@ -114,7 +114,7 @@ class Outcome:
     files: Mapping[str, Callable[[Path], object]] = field(default_factory=dict)
     """What else is written, by name: each is given its path."""
     times: Table | None = None
-    """How long things took: no two runs agree, so it is kept apart."""
+    """How long things took: no two runs agree, so it is no part of ``tables``."""
 
 
 def run_experiment(name: str, setup: Setup) -> Outcome:
@@ -165,7 +165,7 @@ def write_outcome(outcome: Outcome, folder: Path) -> list[Path]:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure of so many inches."""
+    """Return an empty figure; the size is in inches."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

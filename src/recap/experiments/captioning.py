@@ -19,21 +19,21 @@ from recap.datasets.captions import by_stem, read_candidates, stem
 from recap.datasets.vizwiz import write_vizwiz_submission
 from recap.errors import InputError
 from recap.experiments.base import Outcome, Setup
-from recap.experiments.captions import judged_note, points, recap_captions, score_systems, unimodal_captions
+from recap.experiments.captions import judged_note, recap_captions, score_cells, score_systems, unimodal_captions
 from recap.experiments.choices import (
     SETTINGS_OPTIONS,
     WRITER,
     Fitted,
     caption_settings,
     fit_all,
-    left_out,
     model_name,
     settings_note,
+    unavailable_maps,
 )
 from recap.experiments.data import TITLES, Bench, Split
 from recap.experiments.paper import paper_section, paper_table
 from recap.experiments.retrieval import fitting_times
-from recap.experiments.table import Cell, Column, Row, Section, Table
+from recap.experiments.table import Column, Row, Section, Table
 from recap.language import LanguageModel, load_language_model
 from recap.metrics.registry import METRICS, parse_metrics
 from recap.metrics.report import Report
@@ -65,7 +65,7 @@ def run(setup: Setup) -> Outcome:
     metrics = parse_metrics(setup.option("metrics", ",".join(SHOWN)))
     reports = score_systems(bench, test, systems, metrics)
     title = test.titled(bench.encoder.name, model_name(model))
-    notes = (judged_note(bench), settings_note(settings, model, map="of the row"), *left_out(bench.encoder))
+    notes = (judged_note(bench), settings_note(settings, model, map="of the row"), *unavailable_maps(bench.encoder))
     table = caption_table(title, reports, setup.on, notes)
     return Outcome({"captioning": table}, files=_submissions(setup, test, ours), times=fitting_times(fitted))
 
@@ -78,7 +78,7 @@ def caption_table(title: str, reports: dict[str, Report], on: str, notes: Sequen
     titles = [metric.title for metric in METRICS]
     order = {title.replace("CLIP", family): place for place, title in enumerate(titles) for family in _FAMILIES}
     names = sorted(shown, key=lambda name: order[name])
-    ours = Section(title, tuple(Row(label, _cells(report, names)) for label, report in reports.items()))
+    ours = Section(title, tuple(Row(label, cells) for label, cells in score_cells(reports, names).items()))
     in_paper = paper_table("captioning")["sections"]
     paper = [
         paper_section("captioning", section, names, setting="RN50x64, FLAN-T5-Large")
@@ -133,7 +133,7 @@ def _submissions(
     setup: Setup, test: Split, systems: Mapping[str, Sequence[str]]
 ) -> dict[str, Callable[[Path], object]]:
     """Return the files for the evaluation server, where there is one and it can be told about all pictures."""
-    if setup.on != "vizwiz" or test.is_told or setup.limit or "pictures" in setup.options:
+    if setup.on != "vizwiz" or test.has_captions or setup.limit or "pictures" in setup.options:
         return {}
 
     def writes(captions: Sequence[str]) -> Callable[[Path], object]:
@@ -168,8 +168,3 @@ def _ours(
             if model is None or item.label in CLOSED:
                 parts = (bench.encoder, item.alignment, store, test.images)
                 yield f"{label}, {item.label}", recap_captions(*parts, settings=retrieving.but(selection=rule))
-
-
-def _cells(report: Report, names: Sequence[str]) -> tuple[Cell, ...]:
-    rows = {row.name: points(row) for row in report}
-    return tuple(rows.get(name, Cell()) for name in names)

@@ -25,7 +25,7 @@ from recap.settings import Settings
 from recap.types import Draft, Evidence, ImageLike, Vectors
 
 POOL_IMAGES = 20
-"""Unimodal retrieval takes the captions of so many pictures: about as many as ``Settings.pool``."""
+"""Pictures whose captions unimodal retrieval takes: about as many captions as ``Settings.pool``."""
 
 
 def recap_captions(
@@ -106,7 +106,7 @@ def score_systems(
     That is the setup's encoder and map for judging, fitted to the training pairs. Where the split has no captions of
     people, the metrics that need none are left.
     """
-    references = test.captions if test.is_told else None
+    references = test.captions if test.has_captions else None
     judging = bench.judge
     seen = test if judging is bench else judging.load(test.name, test.part)
     known = replace(judging.encoder, image=_Known(judging.encoder, seen))

@@ -37,14 +37,14 @@ def model_name(model: LanguageModel | None) -> str:
     return model.name if model else "no language model"
 
 
-def like(setup: Setup) -> str:
+def paper_data(setup: Setup) -> str:
     """Return the data set of the paper whose numbers stand beside ours."""
     return ALIKE.get(setup.on, setup.on)
 
 
 def paper_best(setup: Setup) -> tuple[int, float, int]:
     """Return the paper's best k, temperature and number of samples for this data set, or for one like it."""
-    return PAPER_BEST[like(setup)]
+    return PAPER_BEST[paper_data(setup)]
 
 
 def settings_kind(setup: Setup, model: LanguageModel | None) -> str:
@@ -119,7 +119,7 @@ class Fitted:
 
 def fit_all(train: Split, encoder: Encoder, setup: Setup) -> Iterator[Fitted]:
     """Yield every map that means something for this encoder, fitted; the option ``maps`` names those to take only."""
-    chosen, seed = wanted_maps(setup), setup.seed
+    chosen, seed = parse_maps(setup), setup.seed
     for label, method in METHODS.items():
         if label in chosen and (encoder.shares_space or label not in SHARED_ONLY):
             started = time.process_time()
@@ -127,7 +127,7 @@ def fit_all(train: Split, encoder: Encoder, setup: Setup) -> Iterator[Fitted]:
             yield Fitted(label, alignment, time.process_time() - started)
 
 
-def wanted_maps(setup: Setup) -> list[str]:
+def parse_maps(setup: Setup) -> list[str]:
     """Return the labels of the maps that ``--option maps=PR,OLS`` asks for; all of them without it."""
     asked = setup.listed("maps", ",".join(METHODS))
     for name in asked:
@@ -135,7 +135,7 @@ def wanted_maps(setup: Setup) -> list[str]:
     return asked
 
 
-def left_out(encoder: Encoder) -> tuple[str, ...]:
+def unavailable_maps(encoder: Encoder) -> tuple[str, ...]:
     """Return a note about the maps that mean nothing for this encoder."""
     if encoder.shares_space:
         return ()

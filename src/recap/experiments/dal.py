@@ -19,7 +19,7 @@ from recap.errors import InputError, check_name
 from recap.experiments.base import Outcome, Setup, new_figure
 from recap.experiments.captions import judged_note, points, score_systems
 from recap.experiments.choices import settings_note
-from recap.experiments.data import TITLES, Bench, Split, pixels
+from recap.experiments.data import TITLES, Bench, Split, read_pixels
 from recap.experiments.search import SEARCH_OPTIONS, Search
 from recap.experiments.table import Cell, Column, Row, Section, Table
 from recap.fitting.augmentation import KS, METRICS, ROUNDS, Augmented, Judge, Round, augment, retrieve_only
@@ -43,7 +43,7 @@ COUNTS = (
 )
 SCORES = tuple(Column(METRICS[name]) for name in REPORTED)
 EXAMPLES = 6
-"""So many pictures are shown with both captions."""
+"""Pictures that are shown with both captions."""
 
 NOTE = (
     "Added, in the store, in the prompt: synthetic captions. A caption is added if it is the best for its picture and "
@@ -164,7 +164,9 @@ def draw_examples(dev: Split, rounds: Sequence[Round]) -> Figure | None:
     changed = [place for place in range(len(dev.ids)) if before[place] != after[place]]
     # from all over the split, and where one of them cannot be read, another
     spread = changed[:: max(1, len(changed) // EXAMPLES)]
-    readable = ((place, seen) for place in dict.fromkeys(spread + changed) if (seen := pixels(dev, place)) is not None)
+    readable = (
+        (place, seen) for place in dict.fromkeys(spread + changed) if (seen := read_pixels(dev, place)) is not None
+    )
     shown = list(islice(readable, EXAMPLES))
     if not shown:
         return None

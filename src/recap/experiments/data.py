@@ -1,13 +1,6 @@
 """The data sets in a folder, encoded: pictures and captions as vectors, with the captions themselves.
 
-| name         | below the data folder                                                                          |
-|--------------|------------------------------------------------------------------------------------------------|
-| ``flickr8k`` | ``flickr8k/``: as published, or ``images/``, ``captions.token.txt``, ``{train,dev,test}.txt``       |
-| ``flickr30k``| ``flickr30k/``: ``dataset_flickr30k.json``, ``images/``                                         |
-| ``coco``     | ``coco/``: ``dataset_coco.json``, ``train2014/``, ``val2014/``                                  |
-| ``vizwiz``   | ``vizwiz/``: ``annotations/``, ``train/``, ``val/``, ``test/``                                   |
-| ``msrvtt``   | ``msrvtt/``: ``train_val_videodatainfo.json``, ``test_videodatainfo.json``, ``frames/VIDEO/``    |
-| ``xrays``    | ``xrays/``: ``ecgen-radiology/``, ``images/``                                                   |
+``docs/experiments.md`` lists the files of each data set.
 
 Where pictures are missing, ``NAME-vectors/`` may stand in for them (see ``recap.datasets.vectors``); the pictures that
 have a vector are used. COCO without ``dataset_coco.json`` takes the captions of train2014 from an asset, and those of
@@ -89,7 +82,7 @@ class Split:
         return ", ".join((self.title, *parts, f"{len(self.ids):,} pictures"))
 
     @property
-    def is_told(self) -> bool:
+    def has_captions(self) -> bool:
         """Whether people's captions are known; those of VizWiz's test split are with its server only."""
         return any(self.captions)
 
@@ -99,7 +92,7 @@ class Split:
         return np.repeat(np.arange(len(self.ids)), [len(texts) for texts in self.captions])
 
     def first(self, count: int) -> Split:
-        """Return the first so many pictures with their captions."""
+        """Return the first pictures with their captions."""
         if count >= len(self.ids):
             return self
         return replace(
@@ -160,7 +153,7 @@ class Bench:
     def measured(self, name: str) -> Split:
         """Return the split that references are needed of: test, or dev where those of test are not published."""
         test = self.load(name, "test")
-        return test if test.is_told else self.load(name, "dev")
+        return test if test.has_captions else self.load(name, "dev")
 
     def pairs(self, name: str, split: str) -> tuple[list[Pair], PictureVectors | None]:
         """Return the pairs of a split, and where their pictures are missing, the vectors that stand in for them."""
@@ -202,7 +195,7 @@ class Bench:
 
 
 def join_frames(pairs: Sequence[Pair], images: Vectors, count: int) -> tuple[list[Pair], Vectors, Vectors]:
-    """Return one pair for each video with so many frames, the mean of their vectors at unit length, and the frames.
+    """Return one pair for each video that has all its frames, the mean of their vectors at unit length, and the frames.
 
     Frames of a video follow one another. A video is captioned by the mean; a caption is in the datastore once.
     """
@@ -222,7 +215,7 @@ SIDE = 224
 """A large picture is read at a size that still has twice as many pixels along its shorter side."""
 
 
-def pixels(split: Split, place: int) -> npt.NDArray[Any] | None:
+def read_pixels(split: Split, place: int) -> npt.NDArray[Any] | None:
     """Return a picture to draw, upright and in RGB, or None where it is not at hand or cannot be read."""
     from recap.encoders.images import decode
 

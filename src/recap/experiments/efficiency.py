@@ -4,20 +4,7 @@ Pictures and captions have been encoded before any clock starts, for every syste
 CPU, all seconds are those of the processor, summed over threads; elsewhere all are those of the clock on the wall.
 ReCap has no language model here unless ``--lm`` names one.
 
-``--option`` takes:
-
-- ``steps``: from so many steps the time of an epoch is told (20), unless ``epochs`` are trained;
-- ``epochs``: train so many, or until three bring no better CIDEr-D on dev; 0 trains none (0);
-- ``systems``: ``clipcap``, ``smallcap`` or both (``clipcap,smallcap``);
-- ``decoder``: their language model: ``smollm2``, ``scratch``, a folder or a hub name (``smollm2``);
-- ``tuned``: ``yes`` trains it, too, ``no`` freezes it (``no``, but ``scratch`` is always trained);
-- ``batch`` and ``rate``: captions a step (40), and the highest rate of learning;
-- ``pictures``: so many are captioned to tell the time of 1,000 (100);
-- ``checkpoints``: a folder to write checkpoints to, and to go on from;
-- ``clipcap``, ``smallcap``: a published checkpoint, a file or a folder, which is taken as it is;
-- ``tokenizer``: that of a published checkpoint, a folder or a hub name (``gpt2``);
-- ``captions``: a folder for the captions of the test pictures, ``SYSTEM.json``, by baselines trained or published;
-- ``device``: where the baselines run (``cpu``).
+Options are listed in ``docs/experiments.md``, under baselines.
 """
 
 from __future__ import annotations
@@ -25,7 +12,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -78,7 +65,7 @@ class Measured:
     training: float | None
     """The fit, or one epoch; nothing for a published checkpoint."""
     counted: str
-    captioning: float
+    captioning: float = 0.0
     """Of 1,000 pictures."""
     dev: Cell | None = None
     epochs: str = "-"
@@ -126,7 +113,7 @@ def measured_recap(bench: Bench, train: Split, dev: Split, test: Split, clock: C
     parts = (bench.encoder, alignment.statistics_, store)
     recap = ReCap(*parts, language_model=model, settings=settings, alignment=alignment)
     seconds = clock() - started
-    _say(setup, f"ReCap: fitted in {seconds:.2f} s")
+    _log(setup, f"ReCap: fitted in {seconds:.2f} s")
     images = test.images[: setup.number("pictures", 100)]
     captioning = _per_thousand(lambda: recap.caption_vectors(images), len(images), clock)
     result = cider_d([caption.text for caption in recap.caption_vectors(dev.images)], dev.captions)
@@ -151,10 +138,12 @@ def _baseline(name: str, setup: Setup, material: Material, clock: Clock) -> Meas
     except ImportError as error:
         raise MissingExtraError("ClipCap and SmallCap", "baselines") from error
     system = load_system(name, setup, material.recap, material.train)
+    parameters = sum(weight.numel() for weight in system.model.trainable.values())
+    known = Measured(system.label, parameters, None, "published")
     if system.kind == "published":
-        known = _Trained((None, "published"), points(cider_d(system.captions(material.dev), material.dev.captions)))
+        known = replace(known, dev=points(cider_d(system.captions(material.dev), material.dev.captions)))
     else:
-        known = _trained(system, setup, material, clock)
+        known = _trained(known, system, setup, material, clock)
     test, count = material.test, min(setup.number("pictures", 100), len(material.test.ids))
     seen, vectors = system.seen(test, 0, count), test.images[:count]
     # who has not learned to stop would write longer captions than after training
@@ -163,21 +152,10 @@ def _baseline(name: str, setup: Setup, material: Material, clock: Clock) -> Meas
     captioning = _per_thousand(lambda: system.write(seen, vectors, **limit), count, clock)
     if folder := setup.option("captions", ""):
         _write_captions(setup, Path(folder) / f"{name}.json", test, system.captions(test))
-    parameters = sum(weight.numel() for weight in system.model.trainable.values())
-    return Measured(system.label, parameters, *known.training, captioning, known.dev, known.epochs, known.to_best)
+    return replace(known, captioning=captioning)
 
 
-@dataclass(frozen=True)
-class _Trained:
-    """What training came to."""
-
-    training: tuple[float | None, str]
-    dev: Cell | None = None
-    epochs: str = "-"
-    to_best: float | None = None
-
-
-def _trained(system: System, setup: Setup, material: Material, clock: Clock) -> _Trained:
+def _trained(known: Measured, system: System, setup: Setup, material: Material, clock: Clock) -> Measured:
     """Train to the best of dev, or tell the time of an epoch from a few steps."""
     from recap.experiments.baselines.training import judge
 
@@ -185,20 +163,23 @@ def _trained(system: System, setup: Setup, material: Material, clock: Clock) -> 
     if not setup.number("epochs", 0, least=0):
         steps = setup.number("steps", 20)
         seconds = trainer.seconds_per_step(steps) * trainer.steps_per_epoch
-        _say(setup, f"{system.label}: an epoch takes {seconds:,.0f} s, extrapolated from {steps} steps")
-        return _Trained((seconds, f"extrapolated from {steps} of {trainer.steps_per_epoch:,} steps"))
+        _log(setup, f"{system.label}: an epoch takes {seconds:,.0f} s, extrapolated from {steps} steps")
+        counted = f"extrapolated from {steps} of {trainer.steps_per_epoch:,} steps"
+        return replace(known, training=seconds, counted=counted)
 
     def report(epoch: Epoch) -> None:
         facts = f"loss {epoch.loss:.3f}, dev CIDEr-D {100 * epoch.cider_d:.1f}, {epoch.seconds:,.0f} s"
-        _say(setup, f"{system.label}: epoch {epoch.number}, {facts}")
+        _log(setup, f"{system.label}: epoch {epoch.number}, {facts}")
 
     dev, folder = system.examples(material.dev), setup.option("checkpoints", "")
     epochs = trainer.run(dev, Path(folder) / system.name if folder else None, report=report)
-    return _Trained(
-        (epochs[0].seconds, "measured"),
-        points(judge(trainer.model, dev)),
-        f"best {trainer.best.number} of {len(epochs)}",
-        trainer.best.seconds,
+    return replace(
+        known,
+        training=epochs[0].seconds,
+        counted="measured",
+        dev=points(judge(trainer.model, dev)),
+        epochs=f"best {trainer.best.number} of {len(epochs)}",
+        to_best=trainer.best.seconds,
     )
 
 
@@ -218,7 +199,7 @@ def _write_captions(setup: Setup, path: Path, test: Split, captions: list[str]) 
     """Write captions as COCO results, which ``results`` of the captioning table reads."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, [{"image_id": image, "caption": text} for image, text in zip(test.ids, captions, strict=True)])
-    _say(setup, f"wrote {path}")
+    _log(setup, f"wrote {path}")
 
 
 def _per_thousand(work: Callable[[], object], pictures: int, clock: Clock) -> float:
@@ -248,21 +229,7 @@ def _quality(title: str, measured: list[Measured], notes: tuple[str, ...]) -> Ta
 def _times(title: str, measured: list[Measured], setup: Setup) -> Table:
     """Return the paper's table of efficiency."""
     fit = measured[0].training
-    rows = tuple(
-        Row(
-            item.label,
-            (
-                _millions(item),
-                Cell(item.training),
-                Cell(item.counted),
-                _ratio(item.training, fit),
-                Cell(item.to_best),
-                _ratio(item.to_best, fit),
-                Cell(item.captioning),
-            ),
-        )
-        for item in measured
-    )
+    rows = tuple(Row(item.label, _time_cells(item, fit)) for item in measured)
     paper = paper_section("efficiency", "", [column.name for column in TIMES], setting="MS-COCO")
     clock = "CPU seconds" if _on_cpu(setup) else "Seconds of the clock on the wall"
     pictures = setup.number("pictures", 100)
@@ -275,11 +242,16 @@ def _times(title: str, measured: list[Measured], setup: Setup) -> Table:
     return Table("Efficiency: times", TIMES, (Section(title, rows), paper), notes)
 
 
+def _time_cells(item: Measured, fit: float | None) -> tuple[Cell, ...]:
+    trained = (Cell(item.training), Cell(item.counted), _ratio(item.training, fit))
+    return (_millions(item), *trained, Cell(item.to_best), _ratio(item.to_best, fit), Cell(item.captioning))
+
+
 def _on_cpu(setup: Setup) -> bool:
     return setup.option("device", "cpu").startswith("cpu")
 
 
-def _say(setup: Setup, text: str) -> None:
+def _log(setup: Setup, text: str) -> None:
     if setup.progress:
         print(text, file=sys.stderr, flush=True)
 

@@ -15,7 +15,7 @@ import numpy as np
 from recap.captioner import ReCap
 from recap.experiments.base import Outcome, Setup, new_figure
 from recap.experiments.captions import unimodal_evidence
-from recap.experiments.data import Bench, Split, pixels
+from recap.experiments.data import Bench, Split, read_pixels
 from recap.experiments.table import Cell, Column, Row, Section, Table
 from recap.types import Evidence
 
@@ -73,7 +73,7 @@ def _draw(test: Split, shown: list[int], found: dict[str, list[tuple[Evidence, .
         picture, text = grid[:, column]
         for axes in (picture, text):
             axes.axis("off")
-        seen = pixels(test, place)
+        seen = read_pixels(test, place)
         if seen is None:
             words = "\n".join(wrap(f"{test.ids[place]}, known by its vector; a person: {test.captions[place][0]}", 36))
             picture.text(0.5, 0.5, words, ha="center", va="center", fontsize=8, style="italic")

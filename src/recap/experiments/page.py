@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from html import escape
 from importlib.resources import files
 from pathlib import Path
+from string import Template
 from typing import Any
 
 from recap import __version__
@@ -27,8 +28,6 @@ from recap.experiments.base import EXPERIMENTS, Outcome, Setup, options_of, run_
 from recap.experiments.data import READERS, TITLES, Bench
 from recap.experiments.table import BOLD, SUFFIXES, Cell, Section, Table
 from recap.files import atomic_write, write_json
-
-POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
 @dataclass(frozen=True)
@@ -51,12 +50,12 @@ class Shown:
     """A table or figure of the paper, and the experiment that repeats it."""
 
     what: str
-    experiment: str
-    on: tuple[str, ...]
+    experiment: str = ""
+    on: Sequence[str] = ()
     """The data sets it has in the paper."""
     elsewhere: str = ""
     """The command that makes it, where an experiment of this page does not."""
-    tables: tuple[str, ...] = ()
+    tables: Sequence[str] = ()
     """Its names in ``paper.json``."""
 
 
@@ -76,7 +75,7 @@ def table_html(table: Table) -> str:
         for column, cells in zip(table.columns, _columns(table), strict=True)
     )
     body = "\n".join(_section_html(table, section) for section in table.sections)
-    notes = " ".join([*([BOLD] if table.marks else []), *table.notes])
+    notes = " ".join([*([BOLD] if table.has_best else []), *table.notes])
     return (
         f'<div class="wide" tabindex="0" role="region" aria-label="{escape(table.title)}"><table>\n'
         f'<thead><tr><th scope="col">{escape(table.first)}</th>{head}</tr></thead>\n{body}\n</table></div>\n'
@@ -88,37 +87,19 @@ def page_html(
     title: str, facts: str, parts: Sequence[Part], absent: Mapping[str, str], paper: Iterable[Shown], pending: int = 0
 ) -> str:
     """Return the page; ``absent`` says why a data set is not here, ``pending`` how many experiments are to come."""
-    style = (files("recap.batch") / "report.css").read_text(encoding="utf-8")
-    own = (files("recap.experiments") / "page.css").read_text(encoding="utf-8")
+    own = files("recap.experiments")
+    template, css = ((own / name).read_text(encoding="utf-8") for name in ("page.html", "page.css"))
     made = [part for part in parts if part.html]
     state = f" {pending} experiments are still to come: open the page again." if pending else ""
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta name="generator" content="recap {__version__}">
-<title>{escape(title)}</title>
-<style>
-{style}{own}</style>
-</head>
-<body>
-<a class="skip" href="#results">Skip to the results</a>
-<header>
-<h1>{escape(title)}</h1>
-<p class="lead">{escape(facts)}{state}</p>
-{_contents(made)}
-</header>
-<main id="results" tabindex="-1">
-{"".join(_part_html(part) for part in made)}
-{_missing(parts, absent)}
-{_paper(parts, absent, paper)}
-</main>
-</body>
-</html>
-"""
+    results = ["".join(_part_html(part) for part in made), _missing(parts, absent), _paper(parts, absent, paper)]
+    return Template(template).substitute(
+        version=__version__,
+        title=escape(title),
+        style=(files("recap.batch") / "report.css").read_text(encoding="utf-8") + css,
+        lead=escape(facts) + state,
+        contents=_contents(made),
+        results="\n".join(results),
+    )
 
 
 def _section_html(table: Table, section: Section) -> str:
@@ -236,53 +217,12 @@ def _listed(anchor: str, title: str, head: Sequence[str], rows: Sequence[Sequenc
 PAGE = "index.html"
 PART = "part.json"
 KEPT = ("state", "checkpoints")
-"""Options that name a folder of finished steps, which changes nothing in what comes out;"""
+"""Options that name a folder of finished steps, which changes nothing in what comes out."""
 WRITTEN = ("packs", "captions")
-"""and those that name one for something more to be written."""
+"""Options that name a folder for something more to be written."""
 
-_ALL = ("coco", "flickr30k", "vizwiz", "msrvtt")
-_SEARCHED = (*_ALL, "xrays")
-_BESIDE = "which prints the paper's numbers beside ours"
-
-
-def _each(name: str) -> tuple[str, ...]:
-    return tuple(f"{name}-{on}" for on in _SEARCHED)
-
-
-PAPER = (
-    Shown("table: lightweight captioning", "captioning", _ALL, tables=("captioning",)),
-    Shown("table: parameters and times", "efficiency", ("coco",), tables=("efficiency",)),
-    Shown("table: transfer from MS-COCO", "transfer", ("flickr30k", "vizwiz", "msrvtt"), tables=("transfer",)),
-    Shown("table: metrics and human judgement", "", (), f"recap correlate FILE, {_BESIDE}", ("judgement",)),
-    Shown(
-        "table: metrics and human judgement, other encoders",
-        "",
-        (),
-        f"recap correlate FILE --encoder NAME, once for each encoder, {_BESIDE}",
-        ("judgement-encoders",),
-    ),
-    Shown("table: cross-modal retrieval", "retrieval", ("coco", "flickr30k"), tables=("retrieval",)),
-    Shown(
-        "table: cross-modal retrieval, other encoders",
-        "retrieval",
-        ("coco", "flickr30k"),
-        "recap experiment retrieval --encoder NAME, once for each encoder: here are this run's and the paper's",
-        ("retrieval-encoders",),
-    ),
-    Shown("table: ways to align", "alignment", ("coco",), tables=("alignment",)),
-    Shown("table: sources of captions", "search-sources", ("coco", "flickr30k"), tables=("sources",)),
-    Shown("table: encoders", "search-encoder", ("coco",), tables=("encoders",)),
-    Shown("tables: number of retrieved captions", "search-k", _SEARCHED, tables=_each("k")),
-    Shown("tables: levels of language", "search-level", ("coco", "flickr30k"), tables=("k-coco", "k-flickr30k")),
-    Shown("table: language models", "search-lm", ("coco",), tables=("language-models",)),
-    Shown("tables: temperature and number of samples", "search-temperature", _SEARCHED, tables=_each("temperature")),
-    Shown("table: ways to decode", "search-decoding", ("coco",), tables=("decoding",)),
-    Shown("table: order in the prompt", "search-ordering", ("coco",), tables=("ordering",)),
-    Shown("figure: the modality gap", "modality-gap", ("flickr30k",)),
-    Shown("figure: correlation of metrics", "metric-correlation", ("coco",)),
-    Shown("figures: metrics, k and synthetic captions in each round of DAL", "dal", ("coco", "flickr30k")),
-    Shown("figures: captions with and without DAL", "dal", ("coco",)),
-    Shown("figure: retrieval with and without alignment", "examples", ("coco",)),
+PAPER = tuple(
+    Shown(**entry) for entry in json.loads((Path(__file__).parent / "shown.json").read_text(encoding="utf-8"))
 )
 
 

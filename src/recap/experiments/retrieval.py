@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from recap.alignment.rows import Indices
 from recap.experiments.base import Outcome, Setup
-from recap.experiments.choices import Fitted, fit_all, left_out
+from recap.experiments.choices import Fitted, fit_all, unavailable_maps
 from recap.experiments.data import TITLES, Bench, Split
 from recap.experiments.paper import retrieval_sections
 from recap.experiments.table import Cell, Column, Row, Section, Table
@@ -116,7 +116,7 @@ def run(setup: Setup) -> Outcome:
     names = [column.name for column in COLUMNS]
     known = [setup.on] if setup.on in IN_PAPER else IN_PAPER
     paper = [part for name in known for part in retrieval_sections(TITLES[name], names)]
-    notes = (*NOTES, *left_out(bench.encoder))
+    notes = (*NOTES, *unavailable_maps(bench.encoder))
     table = Table("Cross-modal retrieval", COLUMNS, (ours, *paper), notes)
     return Outcome({"retrieval": table}, times=fitting_times(fitted))
 

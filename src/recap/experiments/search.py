@@ -186,7 +186,7 @@ def value(row: Row, name: str) -> float:
     return float(cell) if isinstance(cell, float | int) else float("nan")
 
 
-def beside(table: str, section: str, setting: str = FLAN, columns: Sequence[Column] = COLUMNS) -> Section:
+def paper_rows(table: str, section: str, setting: str = FLAN, columns: Sequence[Column] = COLUMNS) -> Section:
     """Return the paper's rows under our columns."""
     return paper_section(table, section, [column.name for column in columns], setting=setting)
 

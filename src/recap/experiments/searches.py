@@ -1,25 +1,9 @@
 """The searches of the paper: how captions change with one choice after the other.
 
-search-k            how many captions to retrieve, with greedy decoding as in the paper; ``--option ks=4,8,13``
-search-temperature  temperature and number of samples of nucleus sampling; ``temperatures=0.1,0.3,0.5`` and
-                    ``numbers=10,20,30`` name the grid. For each temperature the largest number of sentences is drawn
-                    once; fewer samples are the first of them.
-search-decoding     greedily, from all words, from the likeliest, or from the nucleus
-search-ordering     where in the prompt the nearest caption stands: last, first, or anywhere. The writer inside the
-                    package reads captions with their rank, not a prompt, so that their order changes nothing but the
-                    draw; SmolLM2 reads prompts, and is what is tried unless ``--lm`` names another. It takes seconds
-                    for a sentence on a CPU, so unless options say otherwise it then writes one, greedily, for each of
-                    100 pictures.
-search-encoder      one encoder after the other, each with its own map and k; ``encoders=`` names them, between
-                    semicolons
-search-lm           one language model after the other; ``models=none,writer,smollm2``; ``none`` takes a caption
-search-level        single captions, all captions of a picture as one text, or localized narratives, which are read from
-                    ``narratives/`` below the data folder (``*_localized_narratives*.jsonl``). The map is that of single
-                    captions in all cases. ``ks=13`` names the values of k for single captions; the texts of other
-                    levels are long, so that one to six are tried.
-search-sources      captions of other data sets: the map stays, the datastore grows; ``sources=flickr30k,vizwiz``, by
-                    default the paper's for MS-COCO, and else all that are in the data folder. ``synthetic=PACK`` adds
-                    the synthetic captions of a pack that the datastore-augmentation loop has made.
+``docs/experiments.md`` says what each tries and which options it has. For each temperature the largest number of
+sentences is drawn once; fewer samples are the first of them. The writer reads captions with their rank, not a prompt,
+so ``search-ordering`` takes SmolLM2, which needs seconds for a sentence on a CPU: unless ``--lm`` or options say
+otherwise it writes one, greedily, for each of 100 pictures. The map of ``search-level`` is that of single captions.
 
 See ``recap.experiments.search`` for the other options.
 """
@@ -39,7 +23,7 @@ from recap.datastore import CaptionStore, Datastore, DatastoreView
 from recap.errors import InputError
 from recap.experiments.base import Outcome, Setup, new_figure
 from recap.experiments.captions import judged_note
-from recap.experiments.choices import DRAWING_OPTIONS, like, paper_best, settings_note
+from recap.experiments.choices import DRAWING_OPTIONS, paper_best, paper_data, settings_note
 from recap.experiments.data import READERS, TITLES
 from recap.experiments.paper import paper_table
 from recap.experiments.search import (
@@ -48,11 +32,11 @@ from recap.experiments.search import (
     SEARCH_OPTIONS,
     DrawnOnce,
     Search,
-    beside,
     best_k,
     draw_lines,
     draw_rows,
     ks,
+    paper_rows,
     value,
 )
 from recap.experiments.table import Cell, Column, Row, Section, Table
@@ -143,7 +127,7 @@ def _try_ks(setup: Setup) -> Tried:
 
     def gain(rows: Mapping[str, Row]) -> Iterable[str]:
         points = value(rows[str(best)], "CIDEr-D") - value(rows[str(theirs)], "CIDEr-D")
-        yield f"Best by CIDEr-D: k = {best}, {points:+.1f} against the paper's k = {theirs} for {like(setup)}."
+        yield f"Best by CIDEr-D: k = {best}, {points:+.1f} against the paper's k = {theirs} for {paper_data(setup)}."
 
     captions = {str(k): texts for k, texts in tried.items()}
     stated = {"k": "of the row", "temperature": "0", "samples": "1"}
@@ -323,12 +307,12 @@ def _synthetic_store(search: Search, pack: Path) -> Datastore:
 
 
 def _paper_ks(setup: Setup, sections: int | None = None) -> list[Section]:
-    name = f"k-{like(setup)}"
-    return [beside(name, section) for section in list(paper_table(name)["sections"])[:sections]]
+    name = f"k-{paper_data(setup)}"
+    return [paper_rows(name, section) for section in list(paper_table(name)["sections"])[:sections]]
 
 
 def _paper_models(setup: Setup) -> list[Section]:
-    return [beside("language-models", section, "RN50x64") for section in paper_table("language-models")["sections"]]
+    return [paper_rows("language-models", section, "RN50x64") for section in paper_table("language-models")["sections"]]
 
 
 _VALIDATION = "MS-COCO validation"
@@ -340,23 +324,23 @@ SEARCHES: dict[str, Kind] = {
         "Search for temperature and number of samples",
         "temperature x samples",
         _try_temperatures,
-        lambda setup: [beside(f"temperature-{like(setup)}", "")],
+        lambda setup: [paper_rows(f"temperature-{paper_data(setup)}", "")],
         (*SEARCH_OPTIONS, "k", "selection", "temperatures", "numbers"),
     ),
     "search-decoding": Kind(
         "Decoding",
         "decoding",
         _try_decodings,
-        lambda setup: [beside("decoding", _VALIDATION, f"{FLAN}, temperature 0.1, 10 samples")],
+        lambda setup: [paper_rows("decoding", _VALIDATION, f"{FLAN}, temperature 0.1, 10 samples")],
     ),
     "search-ordering": Kind(
-        "Order of captions in the prompt", "order", _try_orders, lambda setup: [beside("ordering", _VALIDATION)]
+        "Order of captions in the prompt", "order", _try_orders, lambda setup: [paper_rows("ordering", _VALIDATION)]
     ),
     "search-encoder": Kind(
         "Encoders",
         "encoder",
         _try_encoders,
-        lambda setup: [beside("encoders", _VALIDATION, "FLAN-T5-Large", (*COLUMNS, *SIZES))],
+        lambda setup: [paper_rows("encoders", _VALIDATION, "FLAN-T5-Large", (*COLUMNS, *SIZES))],
         (*_ALL_OPTIONS, "encoders"),
         (*COLUMNS, *SIZES),
     ),
@@ -366,7 +350,7 @@ SEARCHES: dict[str, Kind] = {
         "More sources of captions",
         "datastore",
         _try_sources,
-        lambda setup: [beside("sources", "MS-COCO", f"test, {FLAN}", (*COLUMNS, *SHARES))],
+        lambda setup: [paper_rows("sources", "MS-COCO", f"test, {FLAN}", (*COLUMNS, *SHARES))],
         (*_ALL_OPTIONS, "sources", "synthetic"),
         (*COLUMNS, *SHARES),
     ),

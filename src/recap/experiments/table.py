@@ -85,7 +85,7 @@ class Table:
         )
 
     @property
-    def marks(self) -> bool:
+    def has_best(self) -> bool:
         """Whether anything is marked as the best."""
         return any(self.best(section, place) for section in self.sections for place in range(len(self.columns)))
 
@@ -100,7 +100,7 @@ class Table:
         for section, rows in grid:
             lines += ["", section.title] if section.title else [""]
             lines += [_aligned(row, widths) for row in rows]
-        starred = ["* the best, and all whose standard errors overlap with it"] if self.marks else []
+        starred = ["* the best, and all whose standard errors overlap with it"] if self.has_best else []
         notes = [*starred, *self.notes]
         return "\n".join([*lines, *(["", *notes] if notes else [])]) + "\n"
 
@@ -112,7 +112,7 @@ class Table:
             if section.title:
                 lines.append(_piped([f"*{section.title}*", *("" for _ in self.columns)]))
             lines += map(_piped, self._rows(section, lambda text: f"**{text}**"))
-        notes = [*([BOLD] if self.marks else []), *self.notes]
+        notes = [*([BOLD] if self.has_best else []), *self.notes]
         return "\n".join([*lines, *(["", " ".join(notes)] if notes else [])]) + "\n"
 
     def to_latex(self) -> str:

@@ -18,7 +18,7 @@ from recap.errors import InputError
 from recap.experiments.baselines.decoders import Baseline, Decoder, transformers
 
 PREFIX = 10
-"""So many embeddings stand for an image."""
+"""Length of the prefix: embeddings that stand for an image."""
 
 MASKS = re.compile(r"\.(attn|crossattention)\.(bias|masked_bias)$")
 """Causal masks, which older versions of transformers saved among the weights of GPT-2."""

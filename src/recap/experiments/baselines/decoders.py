@@ -21,13 +21,13 @@ from torch import Tensor, nn
 from recap.errors import AssetError, InputError, MissingExtraError
 
 CAPTION_TOKENS = 40
-"""Longer captions are cut, and none longer is written."""
+"""Limit of a caption, read or written."""
 
 PROMPT_TOKENS = 160
-"""Of a longer prompt only so many of its last tokens are read."""
+"""Limit of a prompt; of a longer one the last tokens are read."""
 
 WRITE_BATCH = 50
-"""So many captions are written at once."""
+"""Batch size of writing."""
 
 IGNORED = -100
 """The label of a token that is not to be predicted."""

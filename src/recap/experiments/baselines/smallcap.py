@@ -20,7 +20,7 @@ from recap.experiments.baselines.clipcap import final_stop, load_strictly, read_
 from recap.experiments.baselines.decoders import Baseline, Decoder, padded_prompts, transformers
 
 RETRIEVED = 4
-"""So many captions are in a prompt."""
+"""Captions in a prompt."""
 
 HEAD_WIDTH = 4
 """Of each head of the cross-attention: d = 4 in the paper's tables."""

@@ -85,7 +85,7 @@ PROMPTED = "smallcap"
 """Reads captions that ReCap's map retrieves."""
 
 BLOCK = 500
-"""So many pictures are looked at and captioned at a time: fifty patches each take room."""
+"""Batch size of captioning: fifty patches a picture take room."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ LAST, BEST = "last.pt", "best.pt"
 """Files of a folder of checkpoints: to go on from, and the weights that did best on dev."""
 
 CHECKPOINT_STEPS = 200
-"""Within an epoch, a checkpoint is written every so many steps."""
+"""Steps between two checkpoints within an epoch."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Plan:
     warmup: float = 0.05
     """The share of all steps in which it rises."""
     patience: int = 3
-    """Training stops after so many epochs without a better CIDEr-D on dev."""
+    """Epochs without a better CIDEr-D on dev after which training stops."""
     seed: int = 0
 
     def rate_at(self, step: int, steps: int) -> float:
@@ -128,7 +128,7 @@ class Trainer:
         return value
 
     def seconds_per_step(self, steps: int) -> float:
-        """Return the mean time of so many steps, after one that is not counted."""
+        """Return the mean time of some steps, after one that is not counted."""
         self.step()
         before = self.seconds
         for _ in range(steps):
