@@ -107,7 +107,7 @@ def test_some_maps_only(data: Path, encoder_folder: Path) -> None:
     table = run_experiment("captioning", make_setup(data, encoder_folder, maps="OLS, PR")).tables["captioning"]
     wanted = ["consensus, UM", *(f"{way}, {name}" for way in ("nearest", "consensus") for name in ("PR", "OLS"))]
     assert list(rows(table)) == wanted
-    with pytest.raises(InputError, match="no map 'pr'; there are ZS, IT"):
+    with pytest.raises(InputError, match=r"unknown map 'pr'; did you mean PR\? known: ZS, IT"):
         run_experiment("captioning", make_setup(data, encoder_folder, maps="pr"))
 
 

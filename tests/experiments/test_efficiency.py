@@ -18,6 +18,7 @@ from recap.datasets.captions import read_candidates
 from recap.errors import InputError
 from recap.experiments import Setup
 from recap.experiments.captioning import read_results
+from recap.experiments.captions import Study
 from recap.experiments.data import Bench
 from recap.experiments.efficiency import clock_of, measured_recap
 
@@ -80,7 +81,7 @@ def test_trained_to_the_best_of_dev_and_again_from_checkpoints(
 
 
 def test_all_systems_have_one_clock(data: Path, encoder_folder: Path) -> None:
-    bench, ticks = Bench(Setup(data, encoder=f"onnx:{encoder_folder}")), count()
+    bench, ticks = Study(Setup(data, encoder=f"onnx:{encoder_folder}"), "none"), count()
     splits = [bench.load("flickr8k", name) for name in ("train", "dev", "test")]
     _, ours = measured_recap(bench, *splits, lambda: float(next(ticks)))
     assert (ours.training, ours.captioning) == (1, 1000 / 6)
@@ -111,7 +112,7 @@ def test_a_published_clipcap_needs_no_training_and_its_captions_can_be_compared(
     table = json.loads(result.stdout)
     assert table["sections"][0]["rows"][1]["label"] == "ClipCap, coco.pt (published)"
     assert rows(table)[1]["dev CIDEr-D"] >= 0
-    assert "ClipCap and SmallCap write greedily. ReCap: captions are chosen from the" in table["notes"][1]
+    assert "write greedily. ReCap: map procrustes, selection rule consensus, candidates among the" in table["notes"][1]
     test = Bench(Setup(data, encoder=f"onnx:{encoder_folder}")).load("flickr8k", "test")
     tokenizer = make_decoder().tokenizer
     expected = ClipCap.from_published(file, tokenizer).write(torch.from_numpy(test.images), [""] * 6)

@@ -253,7 +253,7 @@ def test_models_of_the_paper_run_the_papers_method(data: Path, encoder_folder: P
     """OLS, the aligned cosine, and the k, temperature and number of samples that the paper found for Flickr30k."""
     search = Search(Setup(data, encoder=f"onnx:{encoder_folder}"))
     search.__dict__["model"] = Echo()
-    captioner = search.plain(search.train.store(search.bench.encoder))
+    captioner = search.plain(search.store)
     assert captioner.alignment.method == captioner.settings.method == "ols"
     assert (captioner.selection, captioner.settings.candidates) == ("cosine", "lm")
     drawn = captioner.settings.decoding

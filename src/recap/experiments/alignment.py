@@ -7,21 +7,12 @@
 from __future__ import annotations
 
 from recap.experiments.base import Outcome, Setup
-from recap.experiments.captions import judged_note, recap_captions, score_cells, score_systems, unimodal_captions
-from recap.experiments.choices import (
-    SETTINGS_OPTIONS,
-    Fitted,
-    caption_settings,
-    fit_all,
-    model_name,
-    settings_note,
-    unavailable_maps,
-)
-from recap.experiments.data import Bench, Split
+from recap.experiments.captions import Study, score_cells, score_systems, unimodal_captions
+from recap.experiments.choices import SETTINGS_OPTIONS, Fitted, fit_all, unavailable_maps
+from recap.experiments.data import Split
 from recap.experiments.paper import paper_section
 from recap.experiments.retrieval import fitting_times, mean_cell, retrieve
 from recap.experiments.table import Cell, Column, Row, Section, Table
-from recap.language import load_language_model
 
 OPTIONS = ("maps", "metrics", *SETTINGS_OPTIONS)
 
@@ -32,25 +23,18 @@ COLUMNS = (Column("i2t R@1"), Column("t2i R@1"), Column("cos", 3), *map(Column, 
 
 def run(setup: Setup) -> Outcome:
     """Fit every map on train, retrieve and caption test with each."""
-    bench = Bench(setup)
-    train, test = bench.load(setup.on, "train"), bench.measured(setup.on)
-    store = train.store(bench.encoder)
-    model = load_language_model(setup.language_model or "none")
-    fitted = list(fit_all(train, bench.encoder, setup))
-    settings = caption_settings(setup, model)
-    systems = {"UM": unimodal_captions(train, store, test.images, language_model=model, settings=settings)}
-    for item in fitted:
-        parts = (bench.encoder, item.alignment, store, test.images)
-        systems[item.label] = recap_captions(*parts, language_model=model, settings=settings)
+    study = Study(setup, "none")
+    test = study.measured(setup.on)
+    fitted = list(fit_all(study.train, study.encoder, setup))
+    systems = {"UM": unimodal_captions(study, test.images)}
+    systems |= {item.label: study.caption(item.alignment, test.images) for item in fitted}
     metrics = setup.listed("metrics", ",".join(METRICS.values()))
-    scores = score_cells(score_systems(bench, test, systems, metrics), REPORTED)
+    scores = score_cells(score_systems(study, test, systems, metrics), REPORTED)
     rows = [Row("UM", (Cell(), Cell(), Cell(), *scores["UM"]))]
     rows += [Row(item.label, (*_recall(item, test), *scores[item.label])) for item in fitted]
-    title = test.titled(bench.encoder.name, model_name(model))
     paper = paper_section("alignment", "MS-COCO", [column.name for column in COLUMNS], setting="RN50x64, FLAN-T5-Large")
-    made = settings_note(settings, model, map="of the row")
-    notes = (made, judged_note(bench), "Our SPICE is SPICE-py.", *unavailable_maps(bench.encoder))
-    table = Table("Ways to align", COLUMNS, (Section(title, tuple(rows)), paper), notes)
+    notes = (*study.notes(map="of the row"), "Our SPICE is SPICE-py.", *unavailable_maps(study.encoder))
+    table = Table("Ways to align", COLUMNS, (Section(study.titled(test), tuple(rows)), paper), notes)
     return Outcome({"alignment": table}, times=fitting_times(fitted))
 
 

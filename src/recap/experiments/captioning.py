@@ -19,22 +19,12 @@ from recap.datasets.captions import by_stem, read_candidates, stem
 from recap.datasets.vizwiz import write_vizwiz_submission
 from recap.errors import InputError
 from recap.experiments.base import Outcome, Setup
-from recap.experiments.captions import judged_note, recap_captions, score_cells, score_systems, unimodal_captions
-from recap.experiments.choices import (
-    SETTINGS_OPTIONS,
-    WRITER,
-    Fitted,
-    caption_settings,
-    fit_all,
-    model_name,
-    settings_note,
-    unavailable_maps,
-)
-from recap.experiments.data import TITLES, Bench, Split
+from recap.experiments.captions import Study, score_cells, score_systems, unimodal_captions
+from recap.experiments.choices import SETTINGS_OPTIONS, Fitted, fit_all, unavailable_maps
+from recap.experiments.data import TITLES, Split
 from recap.experiments.paper import paper_section, paper_table
 from recap.experiments.retrieval import fitting_times
 from recap.experiments.table import Column, Row, Section, Table
-from recap.language import LanguageModel, load_language_model
 from recap.metrics.registry import METRICS, parse_metrics
 from recap.metrics.report import Report
 from recap.settings import Settings
@@ -53,20 +43,15 @@ CLOSED = ("PR", "OLS")
 
 def run(setup: Setup) -> Outcome:
     """Caption test with every map, and score all systems."""
-    bench = Bench(setup)
-    train, test = bench.load(setup.on, "train"), chosen_pictures(setup, bench.load(setup.on, "test"))
+    study = Study(setup)
+    test = chosen_pictures(setup, study.load(setup.on, "test"))
     others = read_results(setup.option("results", ""), test)
-    model = load_language_model(setup.language_model or WRITER)
-    fitted = list(fit_all(train, bench.encoder, setup))
-    settings = caption_settings(setup, model)
-    made = _ours(bench, train, test, fitted, model, settings)
-    ours = dict(tqdm(made, disable=None if setup.progress else True, unit="row"))
-    systems = {**ours, **others}
+    fitted = list(fit_all(study.train, study.encoder, setup))
+    ours = dict(tqdm(_ours(study, test, fitted), disable=None if setup.progress else True, unit="row"))
     metrics = parse_metrics(setup.option("metrics", ",".join(SHOWN)))
-    reports = score_systems(bench, test, systems, metrics)
-    title = test.titled(bench.encoder.name, model_name(model))
-    notes = (judged_note(bench), settings_note(settings, model, map="of the row"), *unavailable_maps(bench.encoder))
-    table = caption_table(title, reports, setup.on, notes)
+    reports = score_systems(study, test, {**ours, **others}, metrics)
+    notes = (*study.notes(map="of the row"), *unavailable_maps(study.encoder))
+    table = caption_table(study.titled(test), reports, setup.on, notes)
     return Outcome({"captioning": table}, files=_submissions(setup, test, ours), times=fitting_times(fitted))
 
 
@@ -147,24 +132,16 @@ def _file_name(label: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-")
 
 
-def _ours(
-    bench: Bench,
-    train: Split,
-    test: Split,
-    fitted: Sequence[Fitted],
-    model: LanguageModel | None,
-    settings: Settings,
-) -> Iterator[tuple[str, list[str]]]:
+def _ours(study: Study, test: Split, fitted: Sequence[Fitted]) -> Iterator[tuple[str, list[str]]]:
     """Yield the captions of every system of ours under its label."""
-    store, retrieving = train.store(bench.encoder), Settings().but(seed=settings.decoding.seed)
-    if model is not None:
-        yield "ReCap, UM", unimodal_captions(train, store, test.images, language_model=model, settings=settings)
+    retrieving = Settings().but(seed=study.setup.seed)
+    if study.model is not None:
+        yield "ReCap, UM", unimodal_captions(study, test.images)
         for item in fitted:
-            parts = (bench.encoder, item.alignment, store, test.images)
-            yield f"ReCap, {item.label}", recap_captions(*parts, language_model=model, settings=settings)
-    yield "consensus, UM", unimodal_captions(train, store, test.images)
+            yield f"ReCap, {item.label}", study.caption(item.alignment, test.images)
+    yield "consensus, UM", unimodal_captions(study, test.images, write=False)
     for label, rule in RETRIEVED.items():
         for item in fitted:
-            if model is None or item.label in CLOSED:
-                parts = (bench.encoder, item.alignment, store, test.images)
-                yield f"{label}, {item.label}", recap_captions(*parts, settings=retrieving.but(selection=rule))
+            if study.model is None or item.label in CLOSED:
+                chosen = retrieving.but(selection=rule)
+                yield f"{label}, {item.label}", study.caption(item.alignment, test.images, None, chosen)

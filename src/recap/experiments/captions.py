@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 
@@ -14,9 +15,11 @@ from recap.captioner import ReCap
 from recap.datastore import CaptionStore, Datastore, ImageTable
 from recap.encoders import Encoder
 from recap.errors import InputError
+from recap.experiments.base import Setup
+from recap.experiments.choices import WRITER, caption_settings, model_name, settings_note
 from recap.experiments.data import Bench, Split
 from recap.experiments.table import Cell
-from recap.language import LanguageModel
+from recap.language import LanguageModel, load_language_model
 from recap.metrics.evaluate import evaluate
 from recap.metrics.report import Report
 from recap.metrics.statistics import MetricResult, mean_result
@@ -28,37 +31,67 @@ POOL_IMAGES = 20
 """Pictures whose captions unimodal retrieval takes: about as many captions as ``Settings.pool``."""
 
 
-def recap_captions(
-    encoder: Encoder,
-    alignment: LinearAlignment,
-    store: CaptionStore,
-    images: Vectors,
-    *,
-    language_model: LanguageModel | None = None,
-    settings: Settings | None = None,
-) -> list[str]:
-    """Return ReCap's captions with a map and a datastore."""
-    captioner = ReCap(
-        encoder, alignment.statistics_, store, language_model=language_model, settings=settings, alignment=alignment
-    )
-    return [caption.text for caption in captioner.caption_vectors(images)]
+class Study(Bench):
+    """A bench with a language model: what experiments that caption share."""
+
+    def __init__(self, setup: Setup, default_model: str = WRITER) -> None:
+        super().__init__(setup)
+        self._default_model = default_model
+
+    @cached_property
+    def train(self) -> Split:
+        """What maps are fitted to."""
+        return self.load(self.setup.on, "train")
+
+    @cached_property
+    def store(self) -> Datastore:
+        """The training captions."""
+        return self.train.store(self.encoder)
+
+    @cached_property
+    def model(self) -> LanguageModel | None:
+        """That of the setup, or the experiment's default."""
+        return load_language_model(self.setup.language_model or self._default_model)
+
+    @cached_property
+    def settings(self) -> Settings:
+        """How captions are made."""
+        return caption_settings(self.setup, self.model)
+
+    def make_captioner(
+        self, alignment: LinearAlignment, store: CaptionStore | None = None, settings: Settings | None = None
+    ) -> ReCap:
+        """Return a captioner with a map; other settings are those of captions without a language model."""
+        return ReCap(
+            self.encoder,
+            alignment.statistics_,
+            store or self.store,
+            language_model=None if settings else self.model,
+            settings=settings or self.settings,
+            alignment=alignment,
+        )
+
+    def caption(self, alignment: LinearAlignment, images: Vectors, *how: Any) -> list[str]:
+        """Return captions of pictures with a map; ``how`` as in ``make_captioner``."""
+        return [caption.text for caption in self.make_captioner(alignment, *how).caption_vectors(images)]
+
+    def titled(self, test: Split) -> str:
+        """Return the heading of a table about a split."""
+        return test.titled(self.encoder.name, model_name(self.model))
+
+    def notes(self, **stated: str) -> tuple[str, str]:
+        """Return how captions are made and who judges them, for a table; ``stated`` as in ``settings_note``."""
+        return settings_note(self.settings, self.model, **stated), judged_note(self)
 
 
-def unimodal_captions(
-    train: Split,
-    store: Datastore,
-    images: Vectors,
-    *,
-    language_model: LanguageModel | None = None,
-    settings: Settings | None = None,
-) -> list[str]:
+def unimodal_captions(study: Study, images: Vectors, *, write: bool = True) -> list[str]:
     """Return captions from those of the pictures that look alike (UM in the paper).
 
     There is no map, so nothing can be compared with the picture: the consensus of the retrieved captions decides, with
-    and without a language model, among those that the settings allow.
+    and without a language model (``write``), among those that the settings allow.
     """
-    chosen = settings or Settings()
-    found = unimodal_evidence(train, store, images)
+    language_model, chosen = (study.model, study.settings) if write else (None, Settings())
+    found = unimodal_evidence(study.train, study.store, images)
     drafts: list[list[Draft]] = [[] for _ in found]
     if language_model is not None:
         template = chosen.template(completes=language_model.completes)

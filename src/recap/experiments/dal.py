@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 from recap.captioner import ReCap
 from recap.errors import InputError, check_name
 from recap.experiments.base import Outcome, Setup, new_figure
-from recap.experiments.captions import judged_note, points, score_systems
-from recap.experiments.choices import settings_note
+from recap.experiments.captions import points, score_systems
 from recap.experiments.data import TITLES, Bench, Split, read_pixels
 from recap.experiments.search import SEARCH_OPTIONS, Search
 from recap.experiments.table import Cell, Column, Row, Section, Table
@@ -60,8 +59,8 @@ def run(setup: Setup) -> Outcome:
     """Augment the datastore of train by each metric, measured on dev; test what comes out."""
     new_figure(1, 1)  # says at once what is not installed
     search = Search(setup)
-    bench, train, dev, test = search.bench, search.train, search.pictures, search.load("test")
-    plain = search.plain(train.store(bench.encoder))
+    bench, train, dev, test = search, search.train, search.pictures, search.some("test")
+    plain = search.plain(search.store)
     loops = {metric: _augmented(bench, plain, train, dev, metric) for metric in _filters(setup)}
     captions = {f"{name} {r.number}": r.captions for name, loop in loops.items() for r in loop.rounds}
     wanted = setup.listed("metrics", ",".join(REPORTED))
@@ -70,7 +69,7 @@ def run(setup: Setup) -> Outcome:
     writer = plain.language_model.name if plain.language_model else "none"
     what = f"{bench.encoder.name}, {writer}, {len(train.ids):,} training pictures"
     title = f"{TITLES[setup.on]} dev, {len(dev.ids):,} pictures, {what}"
-    made = (settings_note(plain.settings, plain.language_model, k="of the row"), judged_note(bench))
+    made = search.notes(k="of the row")
     tested_on = f"{TITLES[setup.on]} test, {len(test.ids):,} pictures, {what}"
     tables = {
         "dal": development(title, loops, reports, (NOTE, *made, PAPER)),

@@ -16,18 +16,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from recap.alignment import LinearAlignment
 from recap.captioner import ReCap
-from recap.datastore import CaptionStore
 from recap.errors import InputError, MissingExtraError
 from recap.experiments.base import Outcome, Setup
-from recap.experiments.captions import points
-from recap.experiments.choices import caption_settings, model_name, settings_note
-from recap.experiments.data import TITLES, Bench, Split
+from recap.experiments.captions import Study, points
+from recap.experiments.choices import model_name, settings_note
+from recap.experiments.data import TITLES, Split
 from recap.experiments.paper import paper_section
 from recap.experiments.table import Cell, Column, Row, Section, Table
 from recap.files import write_json
-from recap.language import load_language_model
 from recap.metrics.cider import cider_d
 
 if TYPE_CHECKING:
@@ -85,7 +82,7 @@ class Material:
 
 def run(setup: Setup) -> Outcome:
     """Fit ReCap, train the baselines or a few steps of them, and set them side by side."""
-    bench, systems = Bench(setup), setup.listed("systems", "clipcap,smallcap")
+    bench, systems = Study(setup, "none"), setup.listed("systems", "clipcap,smallcap")
     _check(setup, systems)
     train, dev, test = (bench.load(setup.on, split) for split in ("train", "dev", "test"))
     clock = clock_of(setup)
@@ -102,16 +99,11 @@ def clock_of(setup: Setup) -> Clock:
     return time.process_time if _on_cpu(setup) else time.perf_counter
 
 
-def measured_recap(bench: Bench, train: Split, dev: Split, test: Split, clock: Clock) -> tuple[ReCap, Measured]:
+def measured_recap(study: Study, train: Split, dev: Split, test: Split, clock: Clock) -> tuple[ReCap, Measured]:
     """Fit ReCap from vectors: the map, the datastore, and the index in it."""
-    setup = bench.setup
-    model = load_language_model(setup.language_model or "none")
-    settings = caption_settings(setup, model)
+    setup, model, settings = study.setup, study.model, study.settings
     started = clock()
-    alignment: LinearAlignment = train.fit(settings.method)
-    store: CaptionStore = train.store(bench.encoder)
-    parts = (bench.encoder, alignment.statistics_, store)
-    recap = ReCap(*parts, language_model=model, settings=settings, alignment=alignment)
+    recap = study.make_captioner(train.fit(settings.method), train.store(study.encoder))
     seconds = clock() - started
     _log(setup, f"ReCap: fitted in {seconds:.2f} s")
     images = test.images[: setup.number("pictures", 100)]
@@ -213,9 +205,10 @@ def _notes(setup: Setup, recap: ReCap) -> tuple[str, ...]:
     model = recap.language_model
     looks = "" if not setup.option("smallcap", "") else " A published SmallCap looks at the patches of pictures."
     none = " It has no language model here unless --lm names one." if model is None else ""
+    made = settings_note(recap.settings, model)
     return (
         f"Pictures and captions come as the same vectors to every system.{looks}",
-        f"ClipCap and SmallCap write greedily. ReCap's {settings_note(recap.settings, model)[:-1].lower()}.{none}",
+        f"ClipCap and SmallCap write greedily. ReCap: {made.removeprefix('Captions: ')}{none}",
     )
 
 

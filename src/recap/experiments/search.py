@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any
 from recap.captioner import ReCap
 from recap.datastore import CaptionStore
 from recap.experiments.base import Setup, new_figure
-from recap.experiments.captions import score_cells, score_systems
-from recap.experiments.choices import ALIKE, WRITER, caption_settings, model_name, paper_best, settings_kind
-from recap.experiments.data import Bench, Split
+from recap.experiments.captions import Study, score_cells, score_systems
+from recap.experiments.choices import ALIKE, WRITER, paper_best, settings_kind
+from recap.experiments.data import Split
 from recap.experiments.paper import paper_section, paper_table
 from recap.experiments.table import Column, Row, Section
 from recap.fitting.augmentation import retrieve_only
 from recap.fitting.tuning import add_cache
-from recap.language import Decoding, LanguageModel, load_language_model
+from recap.language import Decoding, LanguageModel
 from recap.metrics.cider import cider_d
 from recap.settings import Settings
 from recap.types import Caption, Draft, Prompt
@@ -61,52 +61,34 @@ FLAN = "RN50x64, FLAN-T5-Large"
 _known_ks: dict[tuple[object, ...], int] = {}
 
 
-@dataclass
-class Search:
+class Search(Study):
     """The training captions as a datastore, a split to try settings on, and a language model."""
 
-    setup: Setup
-    split: str = "dev"
-    default_model: str = WRITER
-    """Taken unless the setup names another."""
-
-    @cached_property
-    def bench(self) -> Bench:
-        """The encoder and the data."""
-        return Bench(self.setup)
-
-    @cached_property
-    def train(self) -> Split:
-        """What the map is fitted to."""
-        return self.bench.load(self.setup.on, "train")
+    def __init__(self, setup: Setup, split: str = "dev", default_model: str = WRITER) -> None:
+        super().__init__(setup, default_model)
+        self._split = split
 
     @cached_property
     def pictures(self) -> Split:
         """What the settings are tried on."""
-        return self.load(self.split)
+        return self.some(self._split)
 
-    def load(self, split: str) -> Split:
+    def some(self, split: str) -> Split:
         """Return a split, as far as the option ``pictures`` wants it."""
-        whole, count = self.bench.load(self.setup.on, split), self.setup.number("pictures", 0, least=0)
+        whole, count = self.load(self.setup.on, split), self.setup.number("pictures", 0, least=0)
         return whole.first(count) if count else whole
-
-    @cached_property
-    def model(self) -> LanguageModel | None:
-        """The language model."""
-        return load_language_model(self.setup.language_model or self.default_model)
 
     @cached_property
     def settings(self) -> Settings:
         """How captions are made: by the language model alone where there is one."""
-        chosen = caption_settings(self.setup, self.model)
-        return chosen.but(
-            candidates="lm" if self.model else "retrieved", method=self.setup.option("method", chosen.method)
-        )
+        chosen = super().settings
+        method, candidates = self.setup.option("method", chosen.method), "lm" if self.model else "retrieved"
+        return chosen.but(method=method, candidates=candidates)
 
     @cached_property
     def captioner(self) -> ReCap:
         """The captioner of the training captions."""
-        return self.captioner_of(self.train.store(self.bench.encoder))
+        return self.captioner_of(self.store)
 
     def captioner_of(self, store: CaptionStore) -> ReCap:
         """Return a captioner with another datastore; it remembers what it has looked up, embedded and written."""
@@ -114,15 +96,7 @@ class Search:
 
     def plain(self, store: CaptionStore) -> ReCap:
         """Return a captioner that does everything anew."""
-        alignment = self.train.fit(self.settings.method, seed=self.setup.seed)
-        return ReCap(
-            self.bench.encoder,
-            alignment.statistics_,
-            store,
-            language_model=self.model,
-            settings=self.settings,
-            alignment=alignment,
-        )
+        return self.make_captioner(self.train.fit(self.settings.method, seed=self.setup.seed), store)
 
     @cached_property
     def k(self) -> int:
@@ -133,13 +107,13 @@ class Search:
         options = sorted((name, value) for name, value in setup.options.items() if name in SEARCH_OPTIONS)
         key = (setup.data, setup.on, setup.encoder, model, setup.limit, setup.seed, *options)
         if key not in _known_ks:
-            _known_ks[key] = best_k(self.load("dev"), self.tried_ks)
+            _known_ks[key] = best_k(self.some("dev"), self.tried_ks)
         return _known_ks[key]
 
     @cached_property
     def tried_ks(self) -> dict[int, list[str]]:
         """The captions of dev for each k to try, and for the paper's, written greedily."""
-        dev = self.load("dev").images
+        dev = self.some("dev").images
         values = sorted({*ks(self.setup), paper_best(self.setup)[0]})
         captioners = {k: retrieve_only(self.captioner, k, temperature=0.0) for k in values}
         return {k: [caption.text for caption in one.caption_vectors(dev)] for k, one in captioners.items()}
@@ -156,14 +130,14 @@ class Search:
         """Return one row of all metrics for each list of captions."""
         wanted = self.setup.listed("metrics", ",".join(METRICS.values()))
         cells = score_cells(
-            score_systems(self.bench, self.pictures, systems, wanted), [REPORTED.get(name, name) for name in METRICS]
+            score_systems(self, self.pictures, systems, wanted), [REPORTED.get(name, name) for name in METRICS]
         )
         return {label: Row(label, values) for label, values in cells.items()}
 
     @property
     def title(self) -> str:
         """What the captions are of, and who wrote them."""
-        return self.pictures.titled(self.bench.encoder.name, model_name(self.model))
+        return self.titled(self.pictures)
 
 
 def ks(setup: Setup) -> tuple[int, ...]:

@@ -22,7 +22,6 @@ from recap.datasets.narratives import read_narratives
 from recap.datastore import CaptionStore, Datastore, DatastoreView
 from recap.errors import InputError
 from recap.experiments.base import Outcome, Setup, new_figure
-from recap.experiments.captions import judged_note
 from recap.experiments.choices import DRAWING_OPTIONS, paper_best, paper_data, settings_note
 from recap.experiments.data import READERS, TITLES
 from recap.experiments.paper import paper_table
@@ -112,8 +111,7 @@ def run_search(name: str, setup: Setup) -> Outcome:
     sections = [
         Section(heading, tuple(Row(shown, cells[key]) for shown, key in part.items())) for heading, part in ours.items()
     ]
-    made = settings_note(search.settings, search.model, **{"k": str(search.settings.k), **tried.stated})
-    notes = (*tried.notes(rows), made, judged_note(search.bench))
+    notes = (*tried.notes(rows), *search.notes(**tried.stated))
     table = Table(kind.title, kind.columns, (*sections, *kind.paper(setup)), notes, first=kind.first)
     lines = {label: {x: rows[key] for x, key in line.items()} for label, line in tried.lines.items()}
     figure = draw_lines(title, kind.first.split(" x ")[0], lines) if lines else draw_rows(title, list(rows.values()))
@@ -123,7 +121,7 @@ def run_search(name: str, setup: Setup) -> Outcome:
 def _try_ks(setup: Setup) -> Tried:
     """Caption dev greedily with every k; the paper's is tried too."""
     search, theirs = Search(setup), paper_best(setup)[0]
-    tried, best = search.tried_ks, best_k(search.load("dev"), search.tried_ks)
+    tried, best = search.tried_ks, best_k(search.some("dev"), search.tried_ks)
 
     def gain(rows: Mapping[str, Row]) -> Iterable[str]:
         points = value(rows[str(best)], "CIDEr-D") - value(rows[str(theirs)], "CIDEr-D")
@@ -246,14 +244,14 @@ def narratives(folder: Path, ids: Sequence[str]) -> list[tuple[str, ...]]:
 
 def _level_store(search: Search, captions: Sequence[Sequence[str]]) -> Datastore:
     flat = [text for texts in captions for text in texts]
-    vectors = search.bench.encoder.encode_texts(flat, progress=search.setup.progress)
-    return replace(search.train, captions=tuple(map(tuple, captions)), texts=vectors).store(search.bench.encoder)
+    vectors = search.encoder.encode_texts(flat, progress=search.setup.progress)
+    return replace(search.train, captions=tuple(map(tuple, captions)), texts=vectors).store(search.encoder)
 
 
 def _try_sources(setup: Setup) -> Tried:
     """Caption test with the captions of train, and with those of other sources beside them."""
     search = Search(setup, split="test")
-    own = search.train.store(search.bench.encoder)
+    own = search.store
     others, missing = _other_stores(search)
     captions: dict[str, list[str]] = {}
     extra: dict[str, tuple[Cell, ...]] = {}
@@ -281,7 +279,7 @@ def _other_stores(search: Search) -> tuple[dict[str, Datastore], tuple[str, ...]
     default = PAPER_SOURCES.get(setup.on, ",".join(name for name in READERS if name != setup.on))
     for name in setup.listed("sources", default):
         try:
-            found[TITLES.get(name, name)] = search.bench.load(name, "train").store(search.bench.encoder)
+            found[TITLES.get(name, name)] = search.load(name, "train").store(search.encoder)
         except InputError:
             if "sources" in setup.options:
                 raise
@@ -297,12 +295,12 @@ def _other_stores(search: Search) -> tuple[dict[str, Datastore], tuple[str, ...]
 
 def _synthetic_store(search: Search, pack: Path) -> Datastore:
     """Return the synthetic captions of a pack."""
-    known, text = Datastore.load(pack / "datastore"), search.bench.encoder.text
+    known, text = Datastore.load(pack / "datastore"), search.encoder.text
     texts = [row.text for row in known.rows(known.find(synthetic=True))]
     if not texts:
         raise InputError(f"{pack} holds no synthetic captions: make some with recap augment, or with packs= of dal")
     store = Datastore(text.dimension, encoder=text.name, fingerprint=text.fingerprint, dtype="float16")
-    store.add(texts, search.bench.encoder.encode_texts(texts), source=SYNTHETIC, synthetic=True)
+    store.add(texts, search.encoder.encode_texts(texts), source=SYNTHETIC, synthetic=True)
     return store
 
 

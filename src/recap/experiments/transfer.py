@@ -10,12 +10,11 @@ from __future__ import annotations
 from recap.datastore import CaptionStore, DatastoreView
 from recap.errors import InputError
 from recap.experiments.base import Outcome, Setup
-from recap.experiments.captions import judged_note, recap_captions, score_cells, score_systems
-from recap.experiments.choices import METHODS, SETTINGS_OPTIONS, caption_settings, model_name, settings_note
-from recap.experiments.data import TITLES, Bench
+from recap.experiments.captions import Study, score_cells, score_systems
+from recap.experiments.choices import METHODS, SETTINGS_OPTIONS
+from recap.experiments.data import TITLES
 from recap.experiments.paper import paper_section, paper_table
 from recap.experiments.table import Column, Row, Section, Table
-from recap.language import load_language_model
 
 OPTIONS = ("source", *SETTINGS_OPTIONS)
 
@@ -26,31 +25,24 @@ MAPS = ("PR", "OLS")
 
 def run(setup: Setup) -> Outcome:
     """Caption the target's test pictures with the source's map and three datastores, and with the target's own map."""
-    bench, origin = Bench(setup), setup.option("source", "coco")
+    study, origin = Study(setup, "none"), setup.option("source", "coco")
     if origin == setup.on:
         raise InputError(f"source and target are both {origin}: name another with --on or --option source=NAME")
-    source, target, test = bench.load(origin, "train"), bench.load(setup.on, "train"), bench.measured(setup.on)
-    near, far = target.store(bench.encoder), source.store(bench.encoder)
+    source, target, test = study.load(origin, "train"), study.train, study.measured(setup.on)
+    near, far = study.store, source.store(study.encoder)
     stores: dict[str, CaptionStore] = {"target": near, "source + target": DatastoreView([near, far]), "source": far}
-    model = load_language_model(setup.language_model or "none")
-    settings, systems = caption_settings(setup, model), {}
+    systems: dict[str, list[str]] = {}
     for label in MAPS:
         carried, own = source.fit(METHODS[label]), target.fit(METHODS[label])
-        cases = [(f"{label}, {name}", carried, store) for name, store in stores.items()]
-        for case, alignment, store in [*cases, (f"{label} of the target, target", own, near)]:
-            parts = (bench.encoder, alignment, store, test.images)
-            systems[case] = recap_captions(*parts, language_model=model, settings=settings)
-    reports = score_systems(bench, test, systems, list(METRICS.values()))
+        systems |= {f"{label}, {name}": study.caption(carried, test.images, store) for name, store in stores.items()}
+        systems[f"{label} of the target, target"] = study.caption(own, test.images)
+    reports = score_systems(study, test, systems, list(METRICS.values()))
     rows = tuple(Row(label, cells) for label, cells in score_cells(reports, list(METRICS)).items())
-    title = f"{TITLES[origin]} to {test.titled(bench.encoder.name, model_name(model))}"
+    title = f"{TITLES[origin]} to {study.titled(test)}"
     paper = [
         paper_section("transfer", section, list(METRICS), setting="from MS-COCO, RN50x64, FLAN-T5-Large")
         for section in paper_table("transfer")["sections"]
     ]
-    notes = (
-        "The map is the source's unless said otherwise.",
-        settings_note(settings, model, map="of the row"),
-        judged_note(bench),
-    )
+    notes = ("The map is the source's unless said otherwise.", *study.notes(map="of the row"))
     table = Table("Transfer", COLUMNS, (Section(title, rows), *paper), notes, first="map, datastore")
     return Outcome({"transfer": table})
