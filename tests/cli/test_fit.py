@@ -1,4 +1,4 @@
-"""``recap fit`` with all its options, ``recap pack`` and ``recap datastore``."""
+"""``recap fit`` with all its options."""
 
 from __future__ import annotations
 
@@ -10,45 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 from PIL import Image
+from program import recap
 
 from recap import ReCap
-from recap.cli.main import cli
-from recap.errors import RecapWarning
 
-
-def recap(*arguments: object, code: int = 0, stdin: str | None = None) -> Result:
-    result = CliRunner().invoke(cli, [str(argument) for argument in arguments], input=stdin)
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        assert code == 2, result.exception
-        result.stderr_bytes = str(result.exception).encode()
-        return result
-    assert result.exit_code == code, result.output
-    return result
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RECAP_CACHE", str(tmp_path_factory.mktemp("cache")))
-
-
-@pytest.fixture
-def pack(pairs_folder: Path, encoder_folder: Path, tmp_path: Path) -> Path:
-    options = (
-        "--encoder",
-        f"onnx:{encoder_folder}",
-        "--lm",
-        "none",
-        "--method",
-        "ols",
-        "--keep-vectors",
-        "--source",
-        "walls",
-    )
-    card = ("--licence", "CC-BY-4.0", "--author", "Ada", "--description", "Walls of one colour.")
-    recap("fit", pairs_folder, "--out", tmp_path / "pack", *options, *card)
-    return tmp_path / "pack"
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def part_of(pairs_folder: Path, folder: Path, *numbers: str) -> Path:
@@ -61,17 +28,6 @@ def part_of(pairs_folder: Path, folder: Path, *numbers: str) -> Path:
 
 def facts(pack: Path) -> dict:
     return json.loads(recap("pack", "info", pack, "--json").stdout)
-
-
-def test_info_shows_what_the_card_says(pack: Path):
-    found = facts(pack)
-    assert (found["licence"], found["author"], found["description"]) == ("CC-BY-4.0", "Ada", "Walls of one colour.")
-    assert (found["captions"], found["pictures"], found["pairs"]) == (54, 18, 54)
-    assert found["sources"] == {"walls": 54}
-    assert found["image vectors kept"] is True
-    shown = recap("pack", "info", pack).stdout
-    assert "map: ols" in shown
-    assert "  walls: 54" in shown
 
 
 def test_tuning_prints_a_table_and_the_numbers_reach_the_card(pairs_folder: Path, encoder_folder: Path, tmp_path: Path):
@@ -176,80 +132,6 @@ def test_shards_fit_like_the_folder_they_came_from(
     np.testing.assert_allclose(one.alignment.W_, other.alignment.W_, atol=1e-6)
 
 
-def test_verify_says_what_is_broken(pack: Path):
-    assert "BROKEN" not in recap("pack", "verify", pack, "--encoder").stdout
-    (pack / "statistics.safetensors").write_bytes(b"nothing")
-    done = recap("pack", "verify", pack, code=1)
-    assert "BROKEN  files: " in done.stdout
-    records = [json.loads(line) for line in recap("pack", "verify", pack, "--json", code=1).stdout.splitlines()]
-    assert {record["check"] for record in records if not record["ok"]} >= {"files", "statistics"}
-    assert {record["check"] for record in records if record["ok"]} >= {"config", "map", "datastore"}
-
-
-def test_merge(pack: Path, pairs_folder: Path, encoder_folder: Path, tmp_path: Path):
-    for name in ("0", "12"):
-        part = part_of(pairs_folder, tmp_path / f"part{name}", *name)
-        recap(
-            "fit",
-            part,
-            "--out",
-            tmp_path / name,
-            "--encoder",
-            f"onnx:{encoder_folder}",
-            "--lm",
-            "none",
-            "--method",
-            "ols",
-        )
-    recap("pack", "merge", tmp_path / "0", tmp_path / "12", "--out", tmp_path / "both")
-    one, other = ReCap.from_pretrained(tmp_path / "both"), ReCap.from_pretrained(pack)
-    np.testing.assert_allclose(one.alignment.W_, other.alignment.W_, atol=1e-6)
-    assert facts(tmp_path / "both")["sources"] == {"part0": 18, "part12": 36}
-    assert "at least two" in recap("pack", "merge", pack, "--out", tmp_path / "x", code=2).stderr
-
-
-def test_datastore_list_add_remove_dedupe(pack: Path, tmp_path: Path):
-    rows = [
-        line.split("\t") for line in recap("datastore", "list", pack, "--match", "painted.*red").stdout.splitlines()
-    ]
-    assert [row[1:] for row in rows] == [["walls", f"red{n}.png", "somebody painted this wall red"] for n in range(3)]
-    (tmp_path / "new.txt").write_text("a red wall\nthis is a wall\n")
-    assert "2 captions added, 0 were" in recap("datastore", "add", pack, tmp_path / "new.txt", "--synthetic").stderr
-    assert "0 captions added, 2 were" in recap("datastore", "add", pack, tmp_path / "new.txt").stderr
-    recap("datastore", "add", pack, "-", "--source", "typed", stdin="the wall\n")
-    assert recap("datastore", "list", pack, "--sources").stdout.splitlines() == ["new\t2", "typed\t1", "walls\t54"]
-    (record, _) = map(json.loads, recap("datastore", "list", pack, "--synthetic", "--json").stdout.splitlines())
-    assert record == {"id": 54, "text": "a red wall", "source": "new", "synthetic": True, "image_id": ""}
-    assert len(recap("datastore", "list", pack, "--human", "--limit", 5).stdout.splitlines()) == 5
-    dry = recap("datastore", "remove", pack, "--source", "typed", "--source", "new", "--dry-run")
-    assert len(dry.stdout.splitlines()) == 3
-    assert facts(pack)["captions"] == 57
-    recap("datastore", "remove", pack, "--source", "typed", "--source", "new", "--match", "^the")
-    recap("datastore", "remove", pack, "--id", 0, "--id", 55, "--compact")
-    assert facts(pack)["captions"] == 54
-    # three pictures of a colour share their captions, and one of the new captions repeats them
-    assert "36 captions removed" in recap("datastore", "dedupe", pack, "--near", "0.9999").stderr
-    assert "BROKEN" not in recap("pack", "verify", pack).stdout
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["remove", "PACK"], "say which"),
-        (["remove", "PACK", "--match", "["], "is no regular expression"),
-        (["remove", "PACK", "--id", "999"], "no caption has the id 999"),
-        (["remove", "PACK", "--source", "walls"], "no caption would be left"),
-        (["add", "PACK", "none.txt"], "none.txt: no such file"),
-        (["list", "EMPTY"], "is not a pack"),
-    ],
-)
-def test_what_cannot_be_done_to_a_datastore(pack: Path, tmp_path: Path, arguments: list[str], message: str):
-    (tmp_path / "empty").mkdir()
-    places = {"PACK": pack, "EMPTY": tmp_path / "empty"}
-    assert message in recap("datastore", *(places.get(a, a) for a in arguments), code=2).stderr
-    assert facts(pack)["captions"] == 54
-
-
 def test_a_pack_of_enough_pictures_is_calibrated(
     pairs_folder: Path, encoder_folder: Path, new_pictures: dict[str, Path], tmp_path: Path
 ):
@@ -267,8 +149,8 @@ def test_a_pack_of_enough_pictures_is_calibrated(
     assert 0 < json.loads(told)["confidence"] < 1
     recap("fit", pairs, "--out", tmp_path / "plain", *options, "--no-calibrate", "--keep-vectors")
     assert ReCap.from_pretrained(tmp_path / "plain").calibration is None
-    with pytest.warns(RecapWarning, match="the confidence of captions was fitted on these pictures, too"):
-        recap("fit", pairs, "--update", tmp_path / "pack", "--forget", "red0.png")
+    forgot = recap("fit", pairs, "--update", tmp_path / "pack", "--forget", "red0.png")
+    assert "the confidence of captions was fitted on these pictures, too" in forgot.stderr
     assert ReCap.from_pretrained(tmp_path / "pack").calibration is None
     for folder, given in (("pack", (pairs,)), ("plain", ())):
         done = recap("pack", "calibrate", tmp_path / folder, *given)

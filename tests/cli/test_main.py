@@ -1,15 +1,10 @@
-import hashlib
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from program import recap
-
-from recap.assets import ASSETS, Asset, LocalFile
-from recap.cli.info import info
 
 
 @pytest.fixture(scope="module")
@@ -74,27 +69,6 @@ def test_bad_pictures_are_named_and_counted(pack: Path, new_pictures: dict[str, 
     assert "bad.jpg" in done.stderr
     assert "gone.jpg" in done.stderr
     assert "2 of 3 pictures could not be read" in done.stderr
-
-
-def test_retrieve(pack: Path, new_pictures: dict[str, Path]):
-    done = recap("retrieve", "--pack", pack, "-k", 2, new_pictures["red"])
-    rows = [line.split("\t") for line in done.stdout.splitlines()]
-    assert len(rows) == 2
-    assert all("red" in caption for _, caption, _ in rows)
-    plain = json.loads(recap("retrieve", "--pack", pack, "--json", new_pictures["red"]).stdout)
-    assert len(plain["aligned"]) == 5
-    assert "unaligned" not in plain
-    assert "gone.jpg" in recap("retrieve", "--pack", pack, "gone.jpg", code=2).stderr
-
-
-def test_retrieve_shows_both_where_both_exist(
-    pairs_folder: Path, shared_encoder_folder: Path, new_pictures: dict[str, Path], tmp_path: Path
-):
-    recap("fit", pairs_folder, "--out", tmp_path / "pack", "--encoder", f"onnx:{shared_encoder_folder}")
-    shown = recap("retrieve", "--pack", tmp_path / "pack", "-k", 2, new_pictures["red"]).stdout.splitlines()
-    assert shown[0] == "# aligned"
-    assert shown[3] == "# unaligned"
-    assert len(shown) == 6
 
 
 @pytest.mark.parametrize(
@@ -189,24 +163,3 @@ def test_foreign_folders_are_refused_before_any_work(pairs_folder: Path, tmp_pat
 def test_candidates_of_no_model(pack: Path, new_pictures: dict[str, Path]):
     done = recap("caption", "--pack", pack, "--lm", "none", "--candidates", "lm", new_pictures["red"], code=2)
     assert "needs a language model" in done.stderr
-
-
-def test_info():
-    facts = json.loads(recap("info", "--json").stdout)
-    assert {item["name"] for item in facts["encoders"]} >= {"builtin", "builtin-large", "open_clip:RN50x64/openai"}
-    assert all(item["licence"] for item in facts["assets"])
-    assert "language models" in recap("info").stdout
-
-
-def test_info_verifies_what_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    for name, content in (("sound", b"weights"), ("damaged", b"wrights")):
-        (tmp_path / name).write_bytes(content)
-        asset = Asset(name, LocalFile(tmp_path / name), hashlib.sha256(b"weights").hexdigest())
-        monkeypatch.setitem(ASSETS, name, asset)
-    monkeypatch.setenv("RECAP_CACHE", str(tmp_path / "cache"))
-    for options, code, state in (((), 0, "yes"), (("--verify",), 1, "damaged")):
-        done = CliRunner().invoke(info, ["--json", *options])
-        assert done.exit_code == code
-        states = {item["name"]: item["on disk"] for item in json.loads(done.stdout)["assets"]}
-        assert (states["sound"], states["damaged"], states["minilm"]) == ("yes", state, "no")
-    assert f"asset damaged ({tmp_path / 'damaged'}): the sha256 should be" in done.stderr
