@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tarfile
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from recap.batch.record import Record, json_line
 from recap.captioner import ReCap
 from recap.errors import InputError
 from recap.files import write_json
-from recap.packs.folder import CONFIG, read_config
+from recap.packs.config import CONFIG
 from recap.parallel.parts import find_parts
 from recap.parallel.runners import LocalRunner
 
@@ -124,7 +125,7 @@ def test_an_archive_without_captions_is_captioned(pack_folder: Path, new_picture
 def test_a_database_in_a_file_is_for_one_process(pack_folder: Path, tmp_path: Path):
     check_pack("builtin")
     check_pack(str(pack_folder))
-    config = read_config(pack_folder)
+    config = json.loads((pack_folder / CONFIG).read_text())
     for url, fits in (("milvus:./captions.db", False), ("milvus:http://host:19530?collection=a,b", True)):
         write_json(tmp_path / CONFIG, {**config, "datastore": url})
         if fits:

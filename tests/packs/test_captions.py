@@ -101,11 +101,12 @@ ADDING = """
 import sys
 from pathlib import Path
 from recap.packs import folder as pack
+from recap.packs.config import PackConfig
 from recap.datasets import Sentence
 from recap.packs.captions import add, remove
 from recap.datastore import Datastore
 folder = Path(sys.argv[1])
-encoder = pack.read_encoder(folder).text
+encoder = PackConfig.read(folder).load_encoder().text
 print("ready", flush=True)
 number = len(Datastore.load(folder / "datastore"))
 while True:

@@ -65,7 +65,7 @@ def test_a_failed_save_leaves_the_old_pack(
     def full(_: object) -> str:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(pack, "card", full)
+    monkeypatch.setattr(pack, "new_card", full)
     with pytest.raises(DiskFullError, match=f"no room left on the disk to write {folder}"):
         captioner.save_pretrained(folder)
     assert ReCap.from_pretrained(folder).caption(new_pictures["red"]) == before

@@ -15,6 +15,7 @@ from recap.alignment import PairStatistics
 from recap.errors import PackError
 from recap.packs import captions
 from recap.packs import folder as pack
+from recap.packs.config import new_generation
 from recap.packs.locking import changing_pack
 from recap.packs.verify import verify
 from recap.types import Pair
@@ -82,7 +83,7 @@ def test_a_pack_that_never_rests_is_given_up(
 
     def restless(path: Path) -> PairStatistics:
         config = json.loads((folder / pack.CONFIG).read_text())
-        (folder / pack.CONFIG).write_text(json.dumps({**config, "generation": pack.new_generation()}))
+        (folder / pack.CONFIG).write_text(json.dumps({**config, "generation": new_generation()}))
         return load(path)
 
     monkeypatch.setattr(PairStatistics, "load", restless)

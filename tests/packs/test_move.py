@@ -14,9 +14,9 @@ from recap.datastore import Datastore, DiskStore
 from recap.datastore import store as stores
 from recap.datastore.milvus import MilvusStore
 from recap.errors import InputError, PackError
-from recap.files import sealed, write_json
 from recap.packs import folder as pack
 from recap.packs.captions import move, remove
+from recap.packs.config import PackConfig
 from recap.packs.hub import push
 from recap.packs.verify import verify
 
@@ -133,7 +133,7 @@ def test_a_database_centred_otherwise_is_no_sound_pack(folder, address):
     old = pack.read_datastore(folder)
     store = MilvusStore.create(address, old.dimension, encoder=old.encoder, fingerprint=old.fingerprint)
     store.take_over(old)
-    write_json(folder / pack.CONFIG, sealed({**pack.read_config(folder), "datastore": address}))
+    PackConfig.read(folder).but(datastore=address).write()
     (problem,) = (check.problem for check in verify(folder) if check.problem)
     assert "another mean" in problem
     assert address in problem

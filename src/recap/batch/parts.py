@@ -16,7 +16,8 @@ from recap.batch.pipeline import CaptionFile, Item, Pipeline
 from recap.datasets.archives import TAR_SUFFIXES
 from recap.datastore.view import MILVUS, Address
 from recap.errors import ImageError, InputError
-from recap.packs.folder import BUILTIN, CONFIG, read_config
+from recap.packs.config import CONFIG, PackConfig
+from recap.packs.folder import BUILTIN
 from recap.parallel import storage
 from recap.parallel.parts import Part, Record, find_parts, picture_parts
 from recap.parallel.runners import Runner, runner
@@ -122,7 +123,7 @@ def check_pack(pack: str) -> None:
     """Raise ``InputError`` if the captions of a pack cannot be searched by several processes."""
     if not (Path(pack) / CONFIG).is_file():
         return
-    url = read_config(Path(pack)).get("datastore") or ""
+    url = PackConfig.read(Path(pack)).datastore
     if url.startswith(MILVUS) and Address.parse(url).embedded:
         raise InputError(
             f"{pack}: its captions are in a file of Milvus Lite, which one process at a time can open; move them with "

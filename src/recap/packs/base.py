@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import copy
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 from recap.alignment import LinearAlignment, PairStatistics
@@ -81,11 +82,14 @@ class Pack:
         commit_message: str = "Upload a recap pack",
     ) -> str:
         """Put the pack on the Hugging Face hub as ``OWNER/NAME``, and return its address."""
-        from recap.packs.hub import push_captioner
+        from recap.packs.hub import push
 
-        return push_captioner(
-            self, repository, private=private, revision=revision, token=token, commit_message=commit_message
-        )
+        with TemporaryDirectory() as temporary:
+            folder = Path(temporary) / "pack"
+            pack.save(self, folder)
+            return push(
+                folder, repository, private=private, revision=revision, token=token, commit_message=commit_message
+            )
 
     @classmethod
     def from_pretrained(
@@ -111,18 +115,18 @@ class Pack:
             cache: a file of vectors, so that nothing is encoded twice.
         """
         contents = pack.load(name, device=device, revision=revision, token=token, progress=progress, cache=cache)
-        model = contents.language_model if language_model is None else language_model
+        config = contents.config
+        model = config.language_model if language_model is None else language_model
         loaded = cls(
             contents.encoder,
             contents.statistics,
             contents.datastore,
             language_model=resolve_language_model(model, device),
-            settings=contents.settings,
+            settings=config.settings,
             alignment=contents.alignment,
             device=device,
         )
-        loaded.about, loaded.pictures = contents.about, contents.pictures
-        loaded.calibration = contents.calibration
+        loaded.about, loaded.pictures, loaded.calibration = config.about, contents.pictures, contents.calibration
         return loaded
 
 

@@ -24,6 +24,7 @@ from recap.files import exclusive
 from recap.language import WorkedExample, load_language_model
 from recap.packs import folder as pack
 from recap.packs.base import Pack
+from recap.packs.config import PackConfig
 from recap.settings import EXAMPLE_CAPTIONS, EXAMPLES, Settings
 
 CAPTIONS = 50_000
@@ -88,7 +89,7 @@ def _version() -> str:
 def _is_there(home: Path, captions: int) -> bool:
     if not (home / pack.CONFIG).exists():
         return False
-    return bool(pack.read_config(home).get("captions") == captions)
+    return PackConfig.read(home).captions == captions
 
 
 def _make(home: Path, captions: int, progress: bool) -> None:

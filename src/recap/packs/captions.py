@@ -26,8 +26,9 @@ from recap.datastore.manifest import DISK
 from recap.datastore.view import MILVUS
 from recap.encoders import TextEncoder
 from recap.errors import EncoderMismatchError, PackError
-from recap.files import atomic_folder, sealed, write_json
+from recap.files import atomic_folder
 from recap.packs import folder as pack
+from recap.packs.config import PackConfig
 
 MakeStore = Callable[[TextEncoder], MutableStore | None]
 """Makes an empty store for captions of an encoder; None where the default, in memory, will do."""
@@ -100,7 +101,7 @@ def add(
     """
     rows = [Sentence(s.text, s.source or source, s.image_id, s.synthetic or synthetic) for s in sentences]
     with changing(folder) as store:
-        if encoder.fingerprint != pack.read_config(folder)["text_fingerprint"]:
+        if encoder.fingerprint != PackConfig.read(folder).text_fingerprint:
             raise EncoderMismatchError(f"{folder}: its captions were embedded by another encoder than {encoder.name}")
         there = _there(store, rows)
         new = [row for row in dict.fromkeys(rows) if (row.text, row.source, row.image_id) not in there]
@@ -124,7 +125,7 @@ def add_file(
     The source is the file's name unless it is given or the file says.
     """
     sentences = read_sentences(captions)
-    encoder = pack.read_encoder(folder, cache=cache_dir() / "vectors.sqlite")
+    encoder = PackConfig.read(folder).load_encoder(cache=cache_dir() / "vectors.sqlite")
     named = source or ("" if captions == "-" else Path(captions).stem)
     count = add(folder, sentences, encoder.text, source=named, synthetic=synthetic, progress=progress)
     return count, len(sentences) - count
@@ -181,7 +182,7 @@ def move(folder: Path, where: str) -> tuple[MutableStore | DatastoreView, str | 
     Returns where they are now, and the address of the database they were in, if they were in one.
     """
     check_place(where)
-    before = pack.read_config(folder).get("datastore")
+    before = PackConfig.read(folder).datastore or None
     with pack.changing(folder):
         _move(folder, where)
     return pack.read_datastore(folder), before
@@ -198,16 +199,14 @@ def _move(folder: Path, where: str) -> None:
         "center": LinearAlignment.load(folder / pack.ALIGNMENT).text_mean_,
     }
     with old.held_at(inside):
-        config = {name: value for name, value in pack.read_config(folder).items() if name != "datastore"}
-        config["generation"] = pack.new_generation()
+        config = PackConfig.read(folder).but(datastore="")
         if where.startswith(MILVUS):
-            moved = {**config, "datastore": _write_to_database(old, where, about)}
-            write_json(folder / pack.CONFIG, sealed(moved), follow=False)
+            config.but(datastore=_write_to_database(old, where, about)).write()
             shutil.rmtree(inside, ignore_errors=True)
         else:
             with atomic_folder(inside) as target:
                 _write(old, where, target, about)
-            write_json(folder / pack.CONFIG, sealed(config), follow=False)
+            config.write()
 
 
 def _write_to_database(old: MutableStore, where: str, about: dict[str, Any]) -> str:

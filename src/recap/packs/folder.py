@@ -14,41 +14,37 @@
 
 from __future__ import annotations
 
-import secrets
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recap import __version__
 from recap.alignment import LinearAlignment, PairStatistics
 from recap.confidence import Calibration
-from recap.datastore import CaptionStore, DatastoreView, MutableStore, open_store
-from recap.datastore.view import MILVUS
-from recap.encoders import Encoder, load_encoder
-from recap.errors import EncoderMismatchError, InputError, PackError, RecapError, damaged
-from recap.files import atomic_folder, atomic_write, file_sha256, leftovers, read_json, sealed, write_json
-from recap.packs.card import About, Facts, new_card, refreshed
+from recap.datastore import CaptionStore, DatastoreView, MutableStore
+from recap.encoders import Encoder
+from recap.errors import PackError, RecapError, damaged
+from recap.files import atomic_folder, atomic_write, file_sha256, leftovers
+from recap.packs.card import Facts, new_card, refreshed
+from recap.packs.config import CONFIG as CONFIG
+from recap.packs.config import DATASTORE as DATASTORE
+from recap.packs.config import PackConfig
 from recap.packs.locking import changing_pack
 from recap.packs.register import TABLE, VECTORS, Pictures
-from recap.settings import Settings
 from recap.types import check_kinds
 
 if TYPE_CHECKING:
     from recap.packs.base import Pack
 
-FORMAT = 1
-CONFIG = "config.json"
 ALIGNMENT = "alignment.safetensors"
 STATISTICS = "statistics.safetensors"
-DATASTORE = "datastore"
 CONFIDENCE = "confidence.json"
 CARD = "README.md"
 NAMES = (CONFIG, ALIGNMENT, STATISTICS, DATASTORE, TABLE, VECTORS, CONFIDENCE, CARD)
 """Everything that may lie in the folder of a pack."""
 
 ATTEMPTS = 20
-"""So many times a pack is read that changes meanwhile."""
+"""Number of times a pack is read that changes meanwhile."""
 
 BUILTIN = "builtin"
 """The pack that comes with the package; a folder of the same name is meant by ./builtin."""
@@ -56,15 +52,13 @@ BUILTIN = "builtin"
 
 @dataclass(frozen=True, slots=True)
 class PackContents:
-    """Everything a pack holds, loaded; the language model by its name."""
+    """Everything a pack holds, loaded, but the language model."""
 
+    config: PackConfig
     encoder: Encoder
     alignment: LinearAlignment
     statistics: PairStatistics
     datastore: CaptionStore
-    settings: Settings
-    language_model: str
-    about: About
     pictures: Pictures | None
     calibration: Calibration | None
 
@@ -84,15 +78,15 @@ def check_target(folder: Path, *, replace: bool = True) -> None:
     if foreign:
         raise PackError(f"{folder} holds other things than a pack, such as {foreign[0]}; give an empty or a new folder")
     if there:
-        read_config(folder)
+        PackConfig.read(folder)
         if not replace:
             raise PackError(f"{folder} holds a pack: --force replaces it, and --update {folder} adds to it")
 
 
-def save(captioner: Pack, folder: Path, **facts: Any) -> None:
-    """Write a captioner as a pack, in place of the one the folder held before; ``facts`` go into its config."""
+def save(captioner: Pack, folder: Path, *, captions: int | None = None) -> None:
+    """Write a captioner as a pack, in place of the one the folder held before; ``captions`` goes into its config."""
     with changing(folder):
-        _save(captioner, folder, facts)
+        _save(captioner, folder, captions)
 
 
 def changing(folder: Path) -> AbstractContextManager[None]:
@@ -100,20 +94,33 @@ def changing(folder: Path) -> AbstractContextManager[None]:
     return changing_pack(folder, contents=NAMES)
 
 
-def _save(captioner: Pack, folder: Path, facts: dict[str, Any]) -> None:
+def _save(captioner: Pack, folder: Path, captions: int | None) -> None:
     check_target(folder)
-    config = {**_config(captioner), **facts}
-    with _replacing(captioner.datastore, folder / DATASTORE), atomic_folder(folder) as target:
+    store, statistics, model = captioner.datastore, captioner.statistics, captioner.language_model
+    with _replacing(store, folder / DATASTORE), atomic_folder(folder) as target:
         captioner.alignment.save(target / ALIGNMENT)
-        captioner.statistics.save(target / STATISTICS)
-        if not captioner.datastore.url:
-            captioner.datastore.copy_to(target / DATASTORE)
+        statistics.save(target / STATISTICS)
+        if not store.url:
+            store.copy_to(target / DATASTORE)
         if captioner.pictures is not None:
             captioner.pictures.save(target)
         if captioner.calibration is not None:
             captioner.calibration.save(target / CONFIDENCE)
-        (target / CARD).write_text(card(captioner), encoding="utf-8")
-        write_json(target / CONFIG, sealed({**config, "files": _listed(target)}))
+        config = PackConfig(
+            folder=target,
+            encoder=captioner.encoder.name,
+            image_fingerprint=captioner.encoder.image.fingerprint,
+            text_fingerprint=captioner.encoder.text.fingerprint,
+            language_model=model.name if model else "none",
+            settings=captioner.settings,
+            about=captioner.about,
+            datastore=store.url,
+            captions=captions,
+            files=_listed(target),
+        )
+        facts = _facts(config, captioner.alignment.method, statistics.pairs, store)
+        (target / CARD).write_text(new_card(facts), encoding="utf-8")
+        config.write()
 
 
 def load(
@@ -159,42 +166,32 @@ def check_name(name: str | Path) -> None:
         raise PackError(f"{name}: no such folder. A pack is a folder, {BUILTIN}, or OWNER/NAME on the hub")
 
 
-def new_generation() -> str:
-    """Return what a config has to tell one state of a pack from another."""
-    return secrets.token_hex(8)
-
-
 def read(folder: Path, device: str = "cpu", cache: str | Path | None = None) -> PackContents:
     """Read the pack in a folder, and check that its vectors are of the encoder it names.
 
     All of it is of one state, even where another process replaces the pack meanwhile.
     """
     for _ in range(ATTEMPTS):
-        config = read_config(folder)
+        config = PackConfig.read(folder)
         try:
-            contents = _read(folder, config, device, cache)
+            contents = _read(config, device, cache)
         except (RecapError, OSError):
-            if _is_current(folder, config):
+            if config.is_current():
                 raise
         else:
-            if _is_current(folder, config):
+            if config.is_current():
                 return contents
     raise PackError(f"{folder}: other processes change it again and again; try again when they are done")
 
 
-def _is_current(folder: Path, config: dict[str, Any]) -> bool:
-    return bool(read_config(folder).get("generation") == config.get("generation"))
-
-
-def _read(folder: Path, config: dict[str, Any], device: str, cache: str | Path | None) -> PackContents:
+def _read(config: PackConfig, device: str, cache: str | Path | None) -> PackContents:
+    folder = config.folder
     contents = PackContents(
-        encoder=read_encoder(folder, device, cache),
+        config=config,
+        encoder=config.load_encoder(device, cache),
         alignment=LinearAlignment.load(folder / ALIGNMENT),
         statistics=PairStatistics.load(folder / STATISTICS),
-        datastore=read_datastore(folder),
-        settings=read_settings(config, folder),
-        language_model=config["language_model"],
-        about=read_about(config, folder),
+        datastore=config.open_datastore(),
         pictures=Pictures.load(folder),
         calibration=_read_calibration(folder / CONFIDENCE),
     )
@@ -227,27 +224,9 @@ def _check_dimensions(contents: PackContents, folder: Path) -> None:
             raise PackError(f"{folder / name} is of {shape} dimensions, where the encoder has {wanted}")
 
 
-def read_encoder(folder: Path, device: str = "cpu", cache: str | Path | None = None) -> Encoder:
-    """Load the encoder that a pack names, and check that it makes the same vectors as the pack's."""
-    config = read_config(folder)
-    encoder = load_encoder(config["encoder"], device=device, cache=cache)
-    for side, made_by, here in (
-        ("image", config["image_fingerprint"], encoder.image.fingerprint),
-        ("text", config["text_fingerprint"], encoder.text.fingerprint),
-    ):
-        if made_by != here:
-            raise EncoderMismatchError(
-                f"{folder}: this pack was made with another version of the {side} encoder {encoder.name}; "
-                "fit it again, or install the version it was made with"
-            )
-    return encoder
-
-
 def read_datastore(folder: Path, *, verify: bool = False) -> MutableStore | DatastoreView:
     """Open the captions of a pack, wherever they are; ``verify`` compares the sha256 of their files."""
-    elsewhere = read_config(folder).get("datastore")
-    with damaged(elsewhere or folder / DATASTORE):
-        return open_store(elsewhere or folder / DATASTORE, verify=verify)
+    return PackConfig.read(folder).open_datastore(verify=verify)
 
 
 def read_own_datastore(folder: Path) -> MutableStore:
@@ -267,77 +246,18 @@ def read_statistics(name: str) -> tuple[str, PairStatistics]:
 
         return name, PairStatistics.load(packaged_file(STATISTICS))  # it is named like its encoder
     folder = find(name, progress=True)
-    return read_config(folder)["encoder"], PairStatistics.load(folder / STATISTICS)
-
-
-def read_settings(config: dict[str, Any], folder: Path) -> Settings:
-    """Return the settings of a config, or say what is wrong with them."""
-    try:
-        return Settings.from_dict(config["settings"])
-    except (InputError, AttributeError, ValueError) as error:
-        raise PackError(f"{folder / CONFIG}: {error}") from error
-
-
-def read_about(config: dict[str, Any], folder: Path) -> About:
-    """Return what a config says about the pack."""
-    try:
-        return About.from_dict(config.get("about", {}))
-    except (InputError, TypeError, AttributeError) as error:
-        raise PackError(f"{folder / CONFIG}: {error}") from error
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """Return what ``config.json`` of a pack says, checked as far as it can be without loading anything."""
-    path = folder / CONFIG
-    try:
-        config = read_json(path)
-    except FileNotFoundError as error:
-        raise PackError(f"{folder} is not a pack: it has no {CONFIG}") from error
-    except (OSError, ValueError) as error:
-        raise PackError(f"{path} cannot be read: {error}") from error
-    if not isinstance(config, dict) or config.get("format") != FORMAT:
-        found = config.get("format") if isinstance(config, dict) else None
-        raise PackError(f"{path}: format {found!r} is not known to recap {__version__}, which reads format {FORMAT}")
-    missing = {"encoder", "image_fingerprint", "text_fingerprint", "language_model", "settings"} - config.keys()
-    if missing:
-        raise PackError(f"{path}: {', '.join(sorted(missing))} missing")
-    for name in ("encoder", "image_fingerprint", "text_fingerprint", "language_model"):
-        if not isinstance(config[name], str):
-            raise PackError(f"{path}: {name} must be a text, not {type(config[name]).__name__}")
-    elsewhere = config.get("datastore") or MILVUS
-    if not isinstance(elsewhere, str) or not elsewhere.startswith(MILVUS):
-        raise PackError(f"{path}: captions are in the pack or at an address that begins with {MILVUS}, not elsewhere")
-    return config
-
-
-def card(captioner: Pack) -> str:
-    """Return the card of a captioner's pack."""
-    model = captioner.language_model
-    return new_card(
-        Facts(
-            encoder=captioner.encoder.name,
-            method=captioner.alignment.method,
-            pairs=captioner.statistics.pairs,
-            sources=captioner.datastore.sources(),
-            language_model=model.name if model else "none",
-            settings=captioner.settings,
-            about=captioner.about,
-        )
-    )
+    return PackConfig.read(folder).encoder, PairStatistics.load(folder / STATISTICS)
 
 
 def read_facts(folder: Path, datastore: CaptionStore) -> Facts:
     """Return what the card of the pack in a folder has to say; ``datastore`` is the pack's."""
-    config = read_config(folder)
     alignment = LinearAlignment.load(folder / ALIGNMENT)
+    return _facts(PackConfig.read(folder), alignment.method, alignment.n_pairs_, datastore)
+
+
+def _facts(config: PackConfig, method: str, pairs: float, datastore: CaptionStore) -> Facts:
     return Facts(
-        encoder=config["encoder"],
-        method=alignment.method,
-        pairs=alignment.n_pairs_,
-        sources=datastore.sources(),
-        language_model=config["language_model"],
-        settings=read_settings(config, folder),
-        about=read_about(config, folder),
+        config.encoder, method, pairs, datastore.sources(), config.language_model, config.settings, config.about
     )
 
 
@@ -359,20 +279,3 @@ def _listed(folder: Path) -> dict[str, dict[str, Any]]:
     """Return size and sha256 of the files that only change when the whole pack is written."""
     files = sorted(path for path in folder.iterdir() if path.is_file() and path.name not in (CONFIG, CARD))
     return {path.name: {"bytes": path.stat().st_size, "sha256": file_sha256(path)} for path in files}
-
-
-def _config(captioner: Pack) -> dict[str, Any]:
-    model = captioner.language_model
-    elsewhere = {"datastore": captioner.datastore.url} if captioner.datastore.url else {}
-    return {
-        "format": FORMAT,
-        "generation": new_generation(),
-        "recap_version": __version__,
-        "encoder": captioner.encoder.name,
-        "image_fingerprint": captioner.encoder.image.fingerprint,
-        "text_fingerprint": captioner.encoder.text.fingerprint,
-        "language_model": model.name if model else "none",
-        "settings": captioner.settings.as_dict(),
-        "about": captioner.about.as_dict(),
-        **elsewhere,
-    }

@@ -5,35 +5,16 @@ from __future__ import annotations
 import shutil
 import warnings
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from recap.errors import PackError, RecapWarning
 from recap.files import atomic_folder
 from recap.packs import folder as pack
+from recap.packs.config import PackConfig
 from recap.packs.verify import verify
-
-if TYPE_CHECKING:
-    from recap.packs.base import Pack
 
 LEFT_BEHIND = ["**/.lock", ".lock", "**/.*.tmp"]
 """What belongs to this machine only."""
-
-
-def push_captioner(
-    captioner: Pack,
-    repository: str,
-    *,
-    private: bool | None = None,
-    revision: str | None = None,
-    token: str | bool | None = None,
-    commit_message: str = "Upload a recap pack",
-) -> str:
-    """Upload a captioner as a pack; see ``push``."""
-    with TemporaryDirectory() as temporary:
-        folder = Path(temporary) / "pack"
-        pack.save(captioner, folder)
-        return push(folder, repository, private=private, revision=revision, token=token, commit_message=commit_message)
 
 
 def push_verified(folder: Path, repository: str, **options: Any) -> str:
@@ -41,7 +22,7 @@ def push_verified(folder: Path, repository: str, **options: Any) -> str:
     for check in verify(folder):
         if check.problem:
             raise PackError(f"not uploaded: {check.problem}")
-    if not pack.read_about(pack.read_config(folder), folder).licence:
+    if not PackConfig.read(folder).about.licence:
         message = "the card names no licence, so nobody may use this pack; see recap fit --licence"
         warnings.warn(message, RecapWarning, stacklevel=2)
     return push(folder, repository, **options)
@@ -61,7 +42,7 @@ def push(
 
     from recap.assets.hub import translate_errors
 
-    elsewhere = pack.read_config(folder).get("datastore")
+    elsewhere = PackConfig.read(folder).datastore
     if elsewhere:
         raise PackError(
             f"{folder}: its captions are in {elsewhere}, which others cannot reach; bring them into the pack first "

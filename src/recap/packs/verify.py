@@ -17,6 +17,7 @@ from recap.errors import PackError
 from recap.files import check_seal, file_sha256
 from recap.packs import folder as pack
 from recap.packs.card import refreshed
+from recap.packs.config import FORMAT, PackConfig
 from recap.packs.register import Pictures
 
 TOLERANCE = 1e-4
@@ -49,8 +50,8 @@ class _Parts:
         return self._known[name]
 
     @property
-    def config(self) -> dict[str, Any]:
-        config: dict[str, Any] = self._get("config", lambda: pack.read_config(self.folder))
+    def config(self) -> PackConfig:
+        config: PackConfig = self._get("config", lambda: PackConfig.read(self.folder))
         return config
 
     @property
@@ -66,12 +67,12 @@ class _Parts:
     @property
     def place(self) -> str:
         """Where the captions are."""
-        return str(self.config.get("datastore") or self.folder / pack.DATASTORE)
+        return str(self.config.datastore or self.folder / pack.DATASTORE)
 
     @property
     def datastore(self) -> MutableStore | DatastoreView:
         store: MutableStore | DatastoreView
-        store = self._get("store", lambda: pack.read_datastore(self.folder, verify=True))
+        store = self._get("store", lambda: self.config.open_datastore(verify=True))
         return store
 
     @property
@@ -110,14 +111,13 @@ def verify(folder: Path, *, encoder: bool = False) -> Iterator[Check]:
 
 
 def _config(parts: _Parts) -> str:
-    pack.read_settings(parts.config, parts.folder)
-    pack.read_about(parts.config, parts.folder)
+    encoder = parts.config.encoder
     check_seal(parts.folder / pack.CONFIG)
-    return f"format {parts.config['format']}, encoder {parts.config['encoder']}"
+    return f"format {FORMAT}, encoder {encoder}"
 
 
 def _files(parts: _Parts) -> str:
-    listed = parts.config.get("files", {})
+    listed = parts.config.files
     for name, known in listed.items():
         path = parts.folder / name
         if not path.is_file():
@@ -162,11 +162,11 @@ def _agreement(parts: _Parts) -> str:
 
 def _datastore(parts: _Parts) -> str:
     place, store, mean = parts.place, parts.datastore, parts.alignment.text_mean_
-    if not parts.config.get("datastore"):
+    if not parts.config.datastore:
         check_seal(parts.folder / pack.DATASTORE / MANIFEST)
     if not len(store):
         raise PackError(f"{place} is empty: there is nothing to retrieve")
-    if store.fingerprint != parts.config["text_fingerprint"]:
+    if store.fingerprint != parts.config.text_fingerprint:
         raise PackError(f"{place}: its vectors were made by another text encoder than the pack's")
     if store.dimension != len(mean):
         raise PackError(f"{place}: {store.dimension} dimensions, where the map has {len(mean)}")
@@ -216,12 +216,12 @@ def _card(parts: _Parts) -> str:
 
 
 def _encoder(parts: _Parts) -> str:
-    return pack.read_encoder(parts.folder).name
+    return parts.config.load_encoder().name
 
 
-def _same_encoders(path: Path, config: dict[str, Any], image: str, text: str) -> None:
-    for side, found in (("image", image), ("text", text)):
-        if found and found != config[f"{side}_fingerprint"]:
+def _same_encoders(path: Path, config: PackConfig, image: str, text: str) -> None:
+    for side, found, named in (("image", image, config.image_fingerprint), ("text", text, config.text_fingerprint)):
+        if found and found != named:
             raise PackError(f"{path} was made with another {side} encoder than {pack.CONFIG} says")
 
 
@@ -229,11 +229,11 @@ def describe(name: str) -> dict[str, Any]:
     """Return the facts about a pack as plain values; nothing heavy is loaded."""
     folder = pack.find(name, progress=True)
     store = pack.read_datastore(folder)
-    facts, pictures, config = pack.read_facts(folder, store), Pictures.load(folder), pack.read_config(folder)
+    facts, pictures, config = pack.read_facts(folder, store), Pictures.load(folder), PackConfig.read(folder)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     return {
         "folder": str(folder),
-        "made by recap": config.get("recap_version", ""),
+        "made by recap": config.recap_version,
         "encoder": facts.encoder,
         "map": facts.method,
         "pairs": facts.pairs,
