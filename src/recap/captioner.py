@@ -19,13 +19,11 @@ from recap.errors import ImageError, InputError
 from recap.fitting.base import FittedPack
 from recap.language import write_drafts
 from recap.selection import Proposals, gather_candidates
+from recap.settings import BATCH
 from recap.types import Caption, Draft, Evidence, ImageLike, Prompt, Vectors, unit_rows
 
 KEPT_CANDIDATES = 10
 """Number of candidates that are reported with a caption."""
-
-BATCH = 32
-"""Batch size: images that are retrieved for, written about and judged at a time."""
 
 
 class ReCap(FittedPack):

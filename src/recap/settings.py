@@ -21,6 +21,9 @@ EXAMPLES = 3
 EXAMPLE_CAPTIONS = 8
 """Number of retrieved captions in a worked example."""
 
+BATCH = 32
+"""Batch size: images that are retrieved for, written about and judged at a time."""
+
 LANGUAGE_TAG = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
 
 

@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 
 from recap.batch.record import FileFacts
-from recap.captioner import BATCH
 from recap.encoders.network import cores
 from recap.errors import ImageError
+from recap.settings import BATCH
 from recap.types import Caption, Vectors
 
 if TYPE_CHECKING:

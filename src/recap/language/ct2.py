@@ -14,8 +14,6 @@ decoding needs no seed and keeps the translator it has.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 import threading
 from collections.abc import Sequence
 from functools import cached_property
@@ -23,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from recap.errors import AssetError, InputError, MissingExtraError, check_name
+from recap.files import atomic_folder
 from recap.language.base import Decoding, files_fingerprint, prompt_seed
 from recap.types import Draft, Prompt
 
@@ -140,12 +139,8 @@ def convert_to_ct2(model_folder: str | Path, out: str | Path, quantization: str 
     check_name("quantization", quantization, QUANTIZATIONS)
     if out.exists():
         raise InputError(f"{out} exists already: remove it, or choose another place")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as temporary:
-        made = Path(temporary) / "model"
+    with atomic_folder(out) as made:
         _convert(str(model_folder), made, quantization)
-        _flush(made)
-        made.rename(out)
     return out
 
 
@@ -160,7 +155,7 @@ def _convert(source: str, made: Path, quantization: str) -> None:
         if not transformers.AutoConfig.from_pretrained(source).is_encoder_decoder:
             raise InputError(f"{source} is no sequence-to-sequence model; `ct2:` runs only these, such as FLAN-T5")
         tokenizer = transformers.AutoTokenizer.from_pretrained(source)
-        _converter(source).convert(str(made), quantization=quantization)
+        _converter(source).convert(str(made), quantization=quantization, force=True)
         tokenizer.backend_tokenizer.save(str(made / TOKENIZER))
     except InputError:
         raise
@@ -186,13 +181,3 @@ def _converter(source: str) -> Any:
             return model
 
     return Converter(source)
-
-
-def _flush(folder: Path) -> None:
-    """Make sure that the files are on the disk before the folder gets its name."""
-    for path in [*folder.iterdir(), folder]:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
