@@ -25,9 +25,6 @@ class PackageFile:
         """The file's own name."""
         return PurePosixPath(self.inner or self.member).name
 
-    def __str__(self) -> str:
-        return f"package {self.requirement}"
-
 
 @dataclass(frozen=True, slots=True)
 class HubFile:
@@ -37,18 +34,12 @@ class HubFile:
     filename: str
     revision: str | None = None
 
-    def __str__(self) -> str:
-        return f"hub {self.repository}/{self.filename}"
-
 
 @dataclass(frozen=True, slots=True)
 class LocalFile:
     """A file that is already on this machine."""
 
     path: Path
-
-    def __str__(self) -> str:
-        return str(self.path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from recap.assets import ASSETS, cache_dir, fetch
@@ -54,16 +55,6 @@ def load_eyes_text(options: LoadOptions) -> OnnxTextEncoder:
     return _text_encoder("eyes", (first_part("minilm", MINILM_CUT), ours), "none", sha256, options)
 
 
-def load_tinyvit(options: LoadOptions) -> OnnxImageEncoder:
-    """Return TinyViT-5M: 320 dimensions."""
-    return _image_encoder("tinyvit", "none", options)
-
-
-def load_dinov2(options: LoadOptions) -> OnnxImageEncoder:
-    """Return DINOv2 ViT-S/14, the mean of its 8x8 patch outputs: 384 dimensions."""
-    return _image_encoder("dinov2", "mean", options)
-
-
 def load_minilm(options: LoadOptions) -> OnnxTextEncoder:
     """Return all-MiniLM-L6-v2 in int8, the mean of its token outputs: 384 dimensions."""
     return _text_encoder("minilm", fetch("minilm"), "mean", ASSETS["minilm"].sha256, options)
@@ -72,6 +63,10 @@ def load_minilm(options: LoadOptions) -> OnnxTextEncoder:
 def _image_encoder(name: str, pooling: str, options: LoadOptions) -> OnnxImageEncoder:
     sha256 = ASSETS[name].sha256
     return OnnxImageEncoder(fetch(name), Preprocess(), name=name, pooling=pooling, sha256=sha256, options=options)
+
+
+load_tinyvit = partial(_image_encoder, "tinyvit", "none")
+load_dinov2 = partial(_image_encoder, "dinov2", "mean")
 
 
 def _text_encoder(
