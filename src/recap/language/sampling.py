@@ -33,10 +33,10 @@ def choose(probabilities: Any, uniform: Any, decoding: Decoding) -> Any:
 
 def _temper(probabilities: Any, temperature: float) -> Any:
     """Return the probabilities at a temperature."""
-    rows = list(range(len(probabilities)))
-    peaks = probabilities[rows, probabilities.argmax(1)]
-    scaled = (probabilities / peaks[:, None]) ** (1 / temperature)
-    return scaled / scaled.sum(1)[:, None]
+    if not isinstance(probabilities, np.ndarray):  # powers take torch twice as long
+        return (probabilities.log() / temperature).softmax(1)
+    scaled = (probabilities / probabilities.max(1, keepdims=True)) ** (1 / temperature)
+    return scaled / scaled.sum(1, keepdims=True)
 
 
 def _draw(probabilities: Any, uniform: Any, decoding: Decoding) -> Any:
