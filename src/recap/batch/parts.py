@@ -89,13 +89,19 @@ class CaptionParts:
         Each who does a part in another process loads the captioner for itself, and has no ``others``.
         """
         before = Before.of(self.elsewhere, journal)
-        yield from map(Item, sorted(before.known))
+        known = before.known
+        yield from map(Item, sorted(known))
         task = replace(self.task, done=before.named)
         if not self.runner.remote:
             task = replace(task, captioner=captioner, others=others)
         left = [*map(Todo, picture_parts(paths, SIZE)), *before.left(self.elsewhere)]
         for _, items in self.runner.map(task, left, task.device):
-            yield from items
+            for item in items:
+                if item.result is not None:
+                    yield item
+                elif item.path not in known:  # an archive may name a picture twice
+                    known.add(item.path)
+                    yield item
 
 
 def choose_parts(

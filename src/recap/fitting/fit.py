@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from recap.fitting.tuning import Tell
 
 C = TypeVar("C", bound="ReCap")
+Used = tuple[FittedPicture, int]
+"""A picture with what is new about it, and its role."""
 
 BLOCK = 512
 """Number of pictures taken into the datastore at a time."""
@@ -94,14 +96,6 @@ class _Problems:
     repeated_pairs: list[tuple[str, str]] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class _Used:
-    """A picture with what is new about it."""
-
-    picture: FittedPicture
-    role: int
-
-
 def encode_pairs(
     pairs: Pairs,
     encoder: Encoder,
@@ -115,16 +109,8 @@ def encode_pairs(
 ) -> EncodedPairs:
     """Encode pairs and take them up; what cannot be used is left out and reported.
 
-    Args:
-        pairs: as in ``ReCap.fit``.
-        encoder: what encodes them.
-        source: a name for these captions in the datastore.
-        progress: whether to show a bar.
-        validation: the share of pictures to hold out, or pairs of their own. Whether a picture is held out depends on
-            its content only, so that the same picture under two names is never on both sides, nor ever changes it.
-        keep_vectors: whether to keep the image vectors, so that pictures can be withdrawn without being given again.
-        known: pairs that came before, which are left out.
-        datastore: an empty one that takes the captions, such as a ``DiskStore``; by default one in memory.
+    The arguments are those of ``ReCap.fit``; pairs that are ``known`` are left out. Whether a picture is held out
+    depends on its content only, so that the same picture under two names is never on both sides, nor ever changes it.
     """
     problems = _Problems()
     share, held_out = _held_out(validation, encoder, problems, progress=progress)
@@ -143,8 +129,8 @@ def encode_pairs(
         )
         rows = iter(bar)
         while block := list(islice(rows, BLOCK)):
-            held_out += [row.picture for row in block if row.role == HELD_OUT]
-            store.add([row.picture for row in block if row.role == FITTED])
+            held_out += [picture for picture, role in block if role == HELD_OUT]
+            store.add([picture for picture, role in block if role == FITTED])
     return store.finished(held_out, problems, new=known is None)
 
 
@@ -192,7 +178,7 @@ def _held_out(
     with tempfile.TemporaryDirectory(prefix="recap-") as temporary:
         folder, originals = _embedded(validation, temporary, encoder, progress=progress)
         found = _Problems(problems.broken)
-        return 0.0, [row.picture for row in _rows(folder, select_pairs(folder), found, originals)]
+        return 0.0, [picture for picture, _ in _rows(folder, select_pairs(folder), found, originals)]
 
 
 def _embedded(pairs: Pairs, temporary: str, encoder: Encoder, *, progress: bool) -> tuple[VectorFolder, Originals]:
@@ -210,8 +196,8 @@ def _rows(
     problems: _Problems,
     originals: Originals,
     known: KnownPairs | None = None,
-) -> Iterator[_Used]:
-    """Yield what is used of all shards in their order; what is not is noted in ``problems``."""
+) -> Iterator[Used]:
+    """Yield what is new of all shards in their order, with its role; what is not is noted in ``problems``."""
     firsts = _Firsts(shards, () if known is None else known.names)
     for place, part in zip(folder.shards, shards, strict=True):
         row = caption = 0
@@ -221,7 +207,7 @@ def _rows(
             row, caption = row + len(block), caption + len(some.new)
 
 
-def _used(block: Block, part: Selected, firsts: _Firsts, problems: _Problems, originals: Originals) -> Iterator[_Used]:
+def _used(block: Block, part: Selected, firsts: _Firsts, problems: _Problems, originals: Originals) -> Iterator[Used]:
     vectors, texts = block.image_vectors, block.caption_vectors
     columns = (block.texts(name) for name in ("id", "image", "sha256", "error"))
     end = 0
@@ -238,7 +224,7 @@ def _used(block: Block, part: Selected, firsts: _Firsts, problems: _Problems, or
             problems.broken.append(_problem(name, image, sha, error))
         elif role != WITHHELD and new.any():
             pair = Pair(image or originals.get(sha, ""), tuple(compress(captions, new)), name)
-            yield _Used(FittedPicture(pair, sha, vectors[row].copy(), texts[start:end][new]), role)
+            yield FittedPicture(pair, sha, vectors[row].copy(), texts[start:end][new]), role
 
 
 class _Firsts:

@@ -113,7 +113,7 @@ class Row:
     caption_vectors: Vectors | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ShardFacts:
     """What a shard holds."""
 
@@ -121,10 +121,19 @@ class ShardFacts:
     rows: int = 0
     pictures: int = 0
     captions: int = 0
-    broken: tuple[str, ...] = ()
+    broken: list[str] = field(default_factory=list)
     """What is wrong with rows."""
-    unread: tuple[str, ...] = ()
+    unread: list[str] = field(default_factory=list)
     """Pictures that were not there or could not be reached; another time they may be."""
+
+    def add(self, image: str, sha256: str, error: str, captions: Sequence[str]) -> None:
+        """Count one more row."""
+        self.rows += 1
+        self.pictures += bool(sha256) and not error
+        self.captions += len(captions)
+        if error:
+            self.broken.append(error)
+            self.unread += [image] if image and not sha256 else []
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, ready for json."""
@@ -161,8 +170,7 @@ def write_shard(place: str, blocks: Iterable[Sequence[Row]], space: Space) -> Sh
     """Write blocks of rows to a shard, which appears when it is complete."""
     import pyarrow.parquet
 
-    schema, name = space.schema(), storage.name(place)
-    counter = _Counter()
+    schema, facts = space.schema(), ShardFacts(storage.name(place))
     with (
         storage.whole_file(place) as file,
         # vectors do not get smaller by compression, but slower
@@ -171,30 +179,8 @@ def write_shard(place: str, blocks: Iterable[Sequence[Row]], space: Space) -> Sh
         for block in blocks:
             writer.write_batch(batch(block, schema))
             for row in block:
-                counter.add(row.image, row.sha256, row.error, row.captions)
-    return counter.facts(name)
-
-
-@dataclass(slots=True)
-class _Counter:
-    """Counts the rows of a shard."""
-
-    rows: int = 0
-    pictures: int = 0
-    captions: int = 0
-    broken: list[str] = field(default_factory=list)
-    unread: list[str] = field(default_factory=list)
-
-    def add(self, image: str, sha256: str, error: str, captions: Sequence[str]) -> None:
-        self.rows += 1
-        self.pictures += bool(sha256) and not error
-        self.captions += len(captions)
-        if error:
-            self.broken.append(error)
-            self.unread += [image] if image and not sha256 else []
-
-    def facts(self, name: str) -> ShardFacts:
-        return ShardFacts(name, self.rows, self.pictures, self.captions, tuple(self.broken), tuple(self.unread))
+                facts.add(row.image, row.sha256, row.error, row.captions)
+    return facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,12 +252,12 @@ def read_space(place: str) -> Space:
 
 def shard_facts(place: str) -> ShardFacts:
     """Return what a shard holds that was written before."""
-    counter = _Counter()
+    facts = ShardFacts(storage.name(place))
     for block in read_shard(place, ("image", "sha256", "error", "captions")):
         columns = (block.texts(name) for name in ("image", "sha256", "error"))
         for row in zip(*columns, block.captions, strict=True):
-            counter.add(*row)
-    return counter.facts(storage.name(place))
+            facts.add(*row)
+    return facts
 
 
 @dataclass(frozen=True)
