@@ -123,11 +123,11 @@ def fill(
     captions = dict(zip(paths, _describe(paths, describe, min_confidence), strict=True))
     edits = []
     for start, (tag, path) in wanted.items():
-        status, said = captions[path]
+        status, caption = captions[path]
         old = findings[start]
-        findings[start] = Finding(old.line, old.src, status, said)
+        findings[start] = Finding(old.line, old.src, status, caption)
         if status == "filled":
-            edits.append(_edit(tag, said, codec))
+            edits.append(_edit(tag, caption, codec))
     return FilledPage(encode_page(_splice(text, edits), codec), tuple(findings.values()))
 
 

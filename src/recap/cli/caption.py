@@ -30,7 +30,7 @@ REQUIRED = (
     ("sidecars", ("existing", "prefix", "suffix"), "--existing, --prefix and --suffix go with --sidecars"),
     ("metadata", ("keep_originals",), "--keep-originals goes with --metadata"),
 )
-"""An option, those that make no sense without it, and what is said then."""
+"""An option, those that need it, and the usage error without it."""
 
 
 @click.command()

@@ -16,7 +16,7 @@ from recap.cli.options import json_option
     "--format",
     "kind",
     type=click.Choice(["flickr8k-expert", "flickr8k-crowdflower", "thumb", "composite", "pascal-50s", "ratings"]),
-    help="Whose file it is; told from the file if not given.",
+    help="Format of the file; recognised if not given.",
 )
 @click.option("--captions", type=click.Path(exists=True, dir_okay=False), help="Flickr8k.token.txt, if not beside it.")
 @click.option("--references", type=click.Path(exists=True, dir_okay=False), help="References, as recap score reads.")

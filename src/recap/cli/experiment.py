@@ -14,14 +14,14 @@ from recap.experiments.table import FORMATS
 ALL = "all"
 
 
-def _described() -> str:
+def _epilog() -> str:
     names = {entry.name: entry.help for entry in EXPERIMENTS}
     names[ALL] = "everything the data allow, on one page below --out"
     width = max(map(len, names)) + 2
     return "\b\n" + "\n".join(f"  {name:<{width}}{line}" for name, line in names.items())
 
 
-@click.command(epilog=_described())
+@click.command(epilog=_epilog())
 @click.argument("name", type=NameChoice("recap.experiments.base:EXPERIMENTS", ALL))
 @click.option("--data", required=True, type=FOLDER, help="Folder of data sets.")
 @click.option("--on", help="Which of them: a folder below --data (default: flickr8k; for all: whatever is there).")

@@ -60,11 +60,11 @@ def print_explanation(
 ) -> None:
     """Print a caption with the captions its words come from, the best candidates, and how sure it is.
 
-    Each word has the number of the retrieved caption it owes most to, so that nothing is told by colour alone.
+    Each word has the number of the retrieved caption it owes most to, so that nothing depends on colour alone.
     """
     console = console or Console(highlight=False, soft_wrap=True)
     attribution = attribute(caption)
-    numbers = _numbered(attribution)
+    numbers = _number_evidence(attribution)
     console.print(Text(printable(str(path)), style="bold"))
     console.print(Text("  ") + _flag(caption, withheld) + _caption(caption, attribution, numbers))
     console.print(Text(f"  {_facts(caption)}", style="dim"))
@@ -78,7 +78,7 @@ def print_explanation(
     console.print()
 
 
-def _numbered(attribution: Attribution) -> dict[int, int]:
+def _number_evidence(attribution: Attribution) -> dict[int, int]:
     """Return numbers from 1 on for the retrieved captions that words owe most to, the nearest first."""
     used = sorted({word.sources[0].evidence for word in attribution.words if word.sources})
     return {place: number for number, place in enumerate(used, 1)}
@@ -103,7 +103,7 @@ def _caption(caption: Caption, attribution: Attribution, numbers: dict[int, int]
 
 
 def _flag(caption: Caption, withheld: bool) -> Text:
-    """Return what is said before a caption that is not to be relied on."""
+    """Return the warning before a caption that is not to be relied on."""
     if withheld:
         return Text("withheld: ", style="red")
     return Text("? unsure: " if caption.unsure else "", style="yellow")
@@ -125,13 +125,15 @@ def _evidence(attribution: Attribution, numbers: dict[int, int]) -> list[Text]:
         line = _start("evidence" if row == 0 else "", item.similarity, best)
         line.append(f"{number or '':>2} ", style=_colour(number) if number else "dim")
         owed = [word.text for word in attribution.words if word.sources and word.sources[0].evidence == place]
-        line.append_text(_marked(item.text, owed, _colour(number) if number else ""))
-        told = ", ".join(part for part in (printable(item.source), "machine-written" if item.synthetic else "") if part)
-        lines.append(line.append_text(Text(f"  ({told})" if told else "", style="dim")))
+        line.append_text(_highlight(item.text, owed, _colour(number) if number else ""))
+        origin = ", ".join(
+            part for part in (printable(item.source), "machine-written" if item.synthetic else "") if part
+        )
+        lines.append(line.append_text(Text(f"  ({origin})" if origin else "", style="dim")))
     return lines
 
 
-def _marked(text: str, words: Sequence[str], style: str) -> Text:
+def _highlight(text: str, words: Sequence[str], style: str) -> Text:
     """Return a retrieved caption with the words marked that the caption owes to it."""
     line, done = Text(), 0
     for word in surface_words(text):

@@ -26,7 +26,7 @@ from recap.server.config import MAX_REDIRECTS, MAX_URL
 
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 Take: TypeAlias = Callable[[int], None]
-"""Is told how many bytes came, and raises when there is no room for them."""
+"""Receives the number of bytes that came, and raises when there is no room for them."""
 PORTS = {"http": 80, "https": 443}
 CHUNK = 64 * 1024
 NAT64 = ipaddress.ip_network("64:ff9b::/96")
@@ -140,7 +140,7 @@ class Fetcher:
         url = target.geturl()
         raw = self._connect(target, deadline)
         try:
-            with self._limited(raw, _seconds_left(url, deadline)):
+            with self._time_limit(raw, _seconds_left(url, deadline)):
                 return self._send(target, raw, deadline, take)
         except (OSError, http.client.HTTPException, ValueError) as error:
             if isinstance(error, ImageError):
@@ -207,7 +207,7 @@ class Fetcher:
             raise ImageError(f"{_short_url(url)}: cannot be fetched ({type(error).__name__})") from error
 
     @contextmanager
-    def _limited(self, raw: socket.socket, seconds: float) -> Iterator[None]:
+    def _time_limit(self, raw: socket.socket, seconds: float) -> Iterator[None]:
         """Cut the line when the time is over: a server that drips never lets a timeout of one read come."""
         clock = _Clock(raw, seconds)
         self._clocks.add(clock)

@@ -137,7 +137,7 @@ async def read_pictures(
 ) -> list[Picture | ImageError]:
     """Return the pictures of a form, files first, or for each the reason why it is none.
 
-    ``take`` is told how many bytes are fetched, and raises when there is no room for them.
+    ``take`` receives the number of bytes that are fetched, and raises when there is no room for them.
     """
     count = len(received.files) + len(received.urls)
     if count == 0:

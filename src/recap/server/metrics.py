@@ -67,7 +67,7 @@ class Observer:
         number, started, status = uuid.uuid4().hex[:12], time.perf_counter(), 500
         self._metrics.received += 1
 
-        async def noted(message: Message) -> None:
+        async def count_answer(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -81,7 +81,7 @@ class Observer:
                 self._metrics.answered += 1
 
         try:
-            await self.app(scope, receive, noted)
+            await self.app(scope, receive, count_answer)
         finally:
             seconds = time.perf_counter() - started
             route, method = _route(scope), scope["method"] if scope["method"] in METHODS else "other"

@@ -1,4 +1,4 @@
-"""Who may speak with the service, what browsers are told about its answers, and how much of a body is read.
+"""Who may use the service, the security headers of its answers, and how much of a body is read.
 
 Bodies are limited in length, in time, and in how much of all of them is held in memory. Starlette's middleware for
 bodies has one limit for all and no time; here forms may be larger than json.

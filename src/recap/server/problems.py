@@ -26,7 +26,7 @@ logger = logging.getLogger("recap.server")
 
 
 class Problem(HTTPException):
-    """Something a request has to be told, with a status and a sentence."""
+    """An error of a request: a status and a sentence."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Problem(HTTPException):
 
     @classmethod
     def of(cls, error: RecapError) -> Problem:
-        """Return what a request is told about an error of recap."""
+        """Return the problem for an error of recap."""
         return cls(422 if isinstance(error, InputError) else 500, str(error))
 
     def as_dict(self) -> dict[str, Any]:

@@ -63,7 +63,7 @@ async def iterate_results(work: Sequence[Future[Any]], timeout: float) -> AsyncI
 
 
 def timeout_problem(timeout: float) -> Problem:
-    """Return what a request is told whose time is over."""
+    """Return the problem of a request whose time is over."""
     return Problem.busy(f"the answer took longer than {timeout:g} seconds; try again later", 5)
 
 
@@ -136,7 +136,7 @@ def service_of(request: Request) -> Service:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return what a picture's sender is told about a failure."""
+    """Return the message about a picture that failed."""
     return str(error) if isinstance(error, RecapError) else "something went wrong inside the service"
 
 
