@@ -9,8 +9,9 @@ import pytest
 
 from recap.datastore import DatastoreView, milvus, open_store
 from recap.datastore.base import Filters, centred
-from recap.datastore.milvus import MilvusStore, check_free, condition, uncentred
-from recap.datastore.view import Address
+from recap.datastore.milvus import MilvusStore, check_free
+from recap.datastore.ranking import uncentred
+from recap.datastore.view import Address, milvus_condition
 from recap.errors import InputError, MissingExtraError, PackError
 
 
@@ -43,11 +44,11 @@ def test_bad_addresses_are_named(url, message):
 
 def test_filters_are_quoted():
     filters = Filters(frozenset(['a "b"', "c\\d"]), frozenset(["x\ny"]), False)
-    assert condition(filters, "i\t1") == (
+    assert milvus_condition(filters, "i\t1") == (
         'source in ["a \\"b\\"", "c\\\\d"] and image_id in ["i\\t1"] and source not in ["x\\ny"] and synthetic == false'
     )
-    assert condition(Filters()) == ""
-    assert condition(Filters(sources=frozenset())) is None
+    assert milvus_condition(Filters()) == ""
+    assert milvus_condition(Filters(sources=frozenset())) is None
 
 
 @pytest.mark.parametrize("length", [0.0, 0.3, 0.9, 0.999])

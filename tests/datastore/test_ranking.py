@@ -28,7 +28,7 @@ def test_near_duplicates_are_those_of_brute_force(seed: int, cosine: float, bloc
     rows = clusters(seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ranking, "BLOCK", block)
-        assert ranking.near_duplicates([rows[:50], rows[50:]], cosine).tolist() == brute_force(rows, cosine)
+        assert ranking.duplicates_among_all([rows[:50], rows[50:]], cosine).tolist() == brute_force(rows, cosine)
 
 
 @pytest.mark.parametrize("limit", [0, 50_000])

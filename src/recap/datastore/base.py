@@ -18,9 +18,6 @@ from recap.datastore import ranking
 from recap.errors import EncoderMismatchError, InputError
 from recap.types import Evidence, Vectors
 
-MILVUS = "milvus:"
-"""How the address of a store in a database begins."""
-
 BATCH = 8192
 """Captions that are read and written at a time when a store is copied or walked through."""
 
@@ -121,15 +118,15 @@ class CaptionStore(Protocol):
         """Return the ``k`` nearest of the captions that pass the filters."""
 
     @abstractmethod
-    def evidence(self, ids: Ids, similarities: Vectors) -> tuple[Evidence, ...]:
+    def evidence(self, ids: npt.ArrayLike, similarities: npt.ArrayLike) -> tuple[Evidence, ...]:
         """Return the captions of one row of a result; absent ones (-1) are skipped."""
 
     @abstractmethod
-    def vectors(self, ids: Ids) -> Vectors:
+    def vectors(self, ids: npt.ArrayLike) -> Vectors:
         """Return the centred unit vectors of captions, as they are searched."""
 
     @abstractmethod
-    def raw_vectors(self, ids: Ids) -> Vectors:
+    def raw_vectors(self, ids: npt.ArrayLike) -> Vectors:
         """Return the unit vectors of captions as the text encoder made them."""
 
     @abstractmethod
@@ -175,31 +172,17 @@ class MutableStore(CaptionStore):
         """Centre by another mean text vector, or by none."""
 
     @abstractmethod
-    def remove(self, ids: npt.ArrayLike) -> int:
-        """Remove captions by id, and return how many; an unknown id raises ``InputError``."""
-
-    @abstractmethod
     def rows(self, ids: npt.ArrayLike) -> list[CaptionRow]:
         """Return captions by id; an unknown id raises ``InputError``."""
 
-    @abstractmethod
-    def raw_vectors(self, ids: npt.ArrayLike) -> Vectors:
-        """Return the unit vectors of captions as the text encoder made them."""
-
     @contextmanager
     def held_at(self, folder: str | Path) -> Iterator[None]:
-        """Keep other processes from writing to ``folder``, if it is the store's home, while the block runs.
-
-        If one of them has done so before, unknown to this store, ``PackError`` is raised.
-        """
+        """Keep others from writing to ``folder`` if it is the store's home; ``PackError`` if one did so before."""
         yield
 
     @contextmanager
     def replaced_at(self, folder: str | Path) -> Iterator[None]:
-        """Let the block put a copy of this store in the place of ``folder``, which stays its home if it was.
-
-        Meanwhile the folder is held; see ``held_at``.
-        """
+        """Hold ``folder`` while the block puts a copy of this store in its place; it stays its home if it was."""
         with self.held_at(folder):
             yield
 
@@ -218,6 +201,10 @@ class MutableStore(CaptionStore):
     @abstractmethod
     def _insert(self, ids: Ids, rows: Vectors, columns: Columns) -> None:
         """Append captions that have been checked, under ascending ids from ``next_id`` on."""
+
+    @abstractmethod
+    def _remove(self, ids: Ids) -> None:
+        """Remove captions by ascending ids; an unknown one raises ``InputError``."""
 
     @abstractmethod
     def _skip_to(self, next_id: int) -> None:
@@ -278,6 +265,13 @@ class MutableStore(CaptionStore):
         self._insert(ids, rows, Columns(texts, sources, flags, images))
         return ids
 
+    def remove(self, ids: npt.ArrayLike) -> int:
+        """Remove captions by id, and return how many; an unknown id raises ``InputError``."""
+        gone = np.unique(np.asarray(ids, dtype=np.int64))
+        if len(gone):
+            self._remove(gone)
+        return len(gone)
+
     def remove_where(
         self, *, source: Names | None = None, synthetic: bool | None = None, image_ids: Names | None = None
     ) -> int:
@@ -322,11 +316,7 @@ class MutableStore(CaptionStore):
             return gone
         ids = self.ids
         pieces = (self.raw_vectors(ids[start : start + BATCH]) for start in range(0, len(ids), BATCH))
-        if len(ids) <= ranking.EXACT_ROWS:
-            repeated = ranking.near_duplicates(pieces, cosine)
-        else:
-            repeated = ranking.near_duplicates_among_neighbours(ids, pieces, self._raw_search(), cosine)
-        return gone + self.remove(ids[repeated])
+        return gone + self.remove(ids[ranking.near_duplicates(ids, pieces, self._raw_search(), cosine)])
 
     def search(
         self,
@@ -384,10 +374,9 @@ def names(value: Names) -> list[str]:
 def require_same_encoder(one: CaptionStore, other: CaptionStore) -> None:
     """Raise ``EncoderMismatchError`` unless both hold vectors of the same encoder."""
     if (one.dimension, one.fingerprint) != (other.dimension, other.fingerprint):
-        both = (
-            f"{s.encoder or 'an unnamed encoder'} ({s.dimension}-d, fingerprint {s.fingerprint})" for s in (one, other)
-        )
-        raise EncoderMismatchError(f"captions of two encoders cannot be mixed: {' and '.join(both)}; embed them again")
+        kinds = [(s.encoder or "an unnamed encoder", s.dimension, s.fingerprint) for s in (one, other)]
+        both = " and ".join(f"{name} ({size}-d, fingerprint {fingerprint})" for name, size, fingerprint in kinds)
+        raise EncoderMismatchError(f"captions of two encoders cannot be mixed: {both}; embed them again")
 
 
 def unit_rows(vectors: npt.ArrayLike, dimension: int, what: str) -> Vectors:
@@ -405,6 +394,4 @@ def centred(rows: Vectors, center: Vectors | None) -> Vectors:
 
 def is_same_center(one: Vectors | None, other: Vectors | None) -> bool:
     """Tell whether two stores are centred alike."""
-    if one is None or other is None:
-        return one is other
-    return bool(np.array_equal(one, other))
+    return one is other if one is None or other is None else bool(np.array_equal(one, other))

@@ -297,6 +297,8 @@ def _float32(rows: npt.NDArray[Any]) -> Vectors:
 
 def _padded(ids: Ids, similarities: Vectors, k: int) -> tuple[Ids, Vectors]:
     """Bring a result to ``k`` columns."""
-    missing = ((0, 0), (0, k - ids.shape[1]))
-    ids = np.pad(ids, missing, constant_values=-1)
-    return ids, np.where(ids < 0, -np.inf, np.pad(similarities, missing)).astype(np.float32)
+    all_ids = np.full((len(ids), k), -1, dtype=np.int64)
+    all_ids[:, : ids.shape[1]] = ids
+    best = np.full((len(ids), k), -np.inf, dtype=np.float32)
+    best[:, : ids.shape[1]] = np.where(ids < 0, -np.inf, similarities)
+    return all_ids, best

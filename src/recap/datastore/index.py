@@ -83,8 +83,12 @@ class IndexArguments:
     kind: ClassVar[str]
 
     def build(self, dimension: int) -> VectorIndex:
-        """Return an empty index in memory."""
-        raise NotImplementedError
+        """Return an empty index in memory; of an index on disk, one for captions that are not in its lists yet."""
+        from recap.datastore.faiss import ApproximateIndex, ExactIndex
+
+        if isinstance(self, ApproximateArguments):
+            return ApproximateIndex(dimension, self)
+        return ExactIndex(dimension, half=not isinstance(self, FlatArguments))
 
     def as_dict(self) -> dict[str, Any]:
         """Return kind and arguments as plain values, ready for json."""
@@ -97,24 +101,12 @@ class FlatArguments(IndexArguments):
 
     kind: ClassVar[str] = "flat"
 
-    def build(self, dimension: int) -> VectorIndex:
-        """Return an empty index in memory."""
-        from recap.datastore.faiss import ExactIndex
-
-        return ExactIndex(dimension)
-
 
 @dataclass(frozen=True, slots=True)
 class HalfArguments(IndexArguments):
     """Exact search over float16: 2 bytes a number, and the same answers as ``flat``."""
 
     kind: ClassVar[str] = "half"
-
-    def build(self, dimension: int) -> VectorIndex:
-        """Return an empty index in memory."""
-        from recap.datastore.faiss import ExactIndex
-
-        return ExactIndex(dimension, half=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,12 +145,6 @@ class ApproximateArguments(ListArguments):
 
     kind: ClassVar[str] = "approximate"
 
-    def build(self, dimension: int) -> VectorIndex:
-        """Return an empty index in memory."""
-        from recap.datastore.faiss import ApproximateIndex
-
-        return ApproximateIndex(dimension, self)
-
 
 @dataclass(frozen=True, slots=True)
 class DiskArguments(ListArguments):
@@ -168,10 +154,6 @@ class DiskArguments(ListArguments):
 
     minimum_rows: int = 100_000
     """Below this the search is exact, in memory."""
-
-    def build(self, dimension: int) -> VectorIndex:
-        """Return an empty index for captions that are not in lists yet."""
-        return HalfArguments().build(dimension)
 
 
 KINDS: dict[str, type[IndexArguments]] = {

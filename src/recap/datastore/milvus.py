@@ -7,7 +7,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,11 +27,10 @@ from recap.datastore.base import (
     SearchResult,
     centred,
     is_same_center,
-    names,
 )
-from recap.datastore.ranking import dot_error, rank
+from recap.datastore.ranking import dot_error, rank, uncentred
 from recap.datastore.store import DiskStore
-from recap.datastore.view import MILVUS_INDEXES, Address, DatastoreView
+from recap.datastore.view import MILVUS_INDEXES, Address, milvus_condition
 from recap.errors import InputError, MissingExtraError, PackError
 from recap.types import Vectors
 
@@ -40,9 +39,8 @@ TOKEN = "RECAP_MILVUS_TOKEN"
 
 FORMAT = "1"
 FIELDS = ("text", "source", "synthetic", "image_id")
-
 MOST = 16_384
-"""Milvus returns no more rows than this at once."""
+"""The most rows that Milvus returns at once."""
 GET = 1024
 """Captions that are fetched by id at a time."""
 ASK = 64
@@ -56,7 +54,7 @@ LITE_OPTIONS = {"grpc.keepalive_time_ms": 600_000, "grpc.keepalive_permit_withou
 """For the server of a file: it takes the client's usual signs of life for an attack, and hangs up."""
 
 
-class Collection:
+class _Collection:
     """The calls that a store makes to one collection: an id, a unit vector, and what is known about each caption."""
 
     def __init__(self, address: Address, *, new: bool = False) -> None:
@@ -78,14 +76,12 @@ class Collection:
             raise PackError(f"{address.server}: cannot be opened: {error}{why}") from error
 
     def call(self, method: str, **arguments: Any) -> Any:
-        """Call a method of the client for this collection."""
         try:
             return getattr(self.client, method)(collection_name=self.address.collections[0], **arguments)
         except self._error as error:
             raise PackError(f"{self.address.url}: {method} failed: {error}") from error
 
     def create(self, dimension: int, properties: dict[str, str]) -> None:
-        """Create it, empty."""
         kinds, index = _require_pymilvus().DataType, properties["index"]
         schema = self.client.create_schema(auto_id=False, enable_dynamic_field=False)
         schema.add_field("id", kinds.INT64, is_primary=True)
@@ -101,12 +97,10 @@ class Collection:
         self.call("create_index", index_params=indexes, sync=False)
 
     def properties(self) -> dict[str, str]:
-        """Return what is known about it as a whole."""
         known = dict(self.call("describe_collection").get("properties") or {})
-        return {name.removeprefix("recap."): str(value) for name, value in known.items()}
+        return {name.removeprefix("recap."): str(known[name]) for name in known if name.startswith("recap.")}
 
     def set_properties(self, **values: str) -> None:
-        """Change some of its properties."""
         self.call("alter_collection_properties", properties={f"recap.{name}": text for name, text in values.items()})
 
     def require_free(self) -> None:
@@ -115,21 +109,20 @@ class Collection:
             raise InputError(f"{self.address.url}: there is such a collection already; name another one")
 
     def count(self, condition: str = "") -> int:
-        """Return how many captions pass."""
         return int(self.call("query", filter=condition, output_fields=["count(*)"])[0]["count(*)"])
 
-    def get(self, ids: Ids, fields: Sequence[str], step: int = GET) -> dict[int, dict[str, Any]]:
+    def get(self, ids: npt.ArrayLike, fields: Sequence[str], step: int = GET) -> list[dict[str, Any]]:
         """Return fields of captions by id; an id that is not there raises ``InputError``."""
         found: dict[int, dict[str, Any]] = {}
-        wanted = np.unique(ids)
-        for start in range(0, len(wanted), step):
-            part = wanted[start : start + step].tolist()
-            rows = self.call("query", filter=f"id in {part}", output_fields=["id", *fields])
+        wanted = np.asarray(ids, dtype=np.int64).tolist()
+        unique = sorted(set(wanted))
+        for start in range(0, len(unique), step):
+            rows = self.call("query", filter=f"id in {unique[start : start + step]}", output_fields=["id", *fields])
             found |= {int(row["id"]): row for row in rows}
-        missing = [id for id in wanted.tolist() if id not in found]
-        if missing:
-            raise InputError(f"no caption has the id {missing[0]}")
-        return found
+        for id in unique:
+            if id not in found:
+                raise InputError(f"no caption has the id {id}")
+        return [found[id] for id in wanted]
 
     def search(
         self, queries: Vectors, k: int, index: str, condition: str | None, exclude: Excluded | None
@@ -139,6 +132,7 @@ class Collection:
         Milvus proposes them; they are scored again and put in order here.
         """
         seen: dict[int, dict[str, Any]] = {}
+        shape = (-1, queries.shape[1])
 
         def propose(asked: Vectors, count: int) -> tuple[Ids, Vectors]:
             params = MILVUS_INDEXES[index][1]
@@ -166,7 +160,7 @@ class Collection:
             k,
             error=dot_error(queries.shape[1]) if index == "FLAT" else float("inf"),
             available=0 if condition is None else MOST,
-            vectors=lambda ids: _stack((seen[id]["vector"] for id in ids.tolist()), queries.shape[1]),
+            vectors=lambda ids: np.array([seen[id]["vector"] for id in ids.tolist()], np.float32).reshape(shape),
             images=lambda ids: np.array([seen[id]["image_id"] for id in ids.tolist()], dtype=object),
             exclude=exclude,
         )
@@ -183,17 +177,15 @@ class MilvusStore(MutableStore):
 
     def __init__(self, url: str) -> None:
         """Open a collection that is there."""
-        collection = Collection(Address.single(url))
+        collection = _Collection(Address.single(url))
         if not collection.call("has_collection"):
             raise PackError(f"{collection.address.url}: there is no such collection")
         if collection.properties().get("unfinished"):
-            raise PackError(
-                f"{collection.address.url}: captions were being copied there, and that was not finished; do it again "
-                "(recap datastore move)"
-            )
+            what = "captions were being copied there, and that was not finished; do it again (recap datastore move)"
+            raise PackError(f"{collection.address.url}: {what}")
         self._open(collection)
 
-    def _open(self, collection: Collection) -> None:
+    def _open(self, collection: _Collection) -> None:
         known = collection.properties()
         self.url = collection.address.url
         if known.get("format") != FORMAT:
@@ -202,7 +194,8 @@ class MilvusStore(MutableStore):
         self._collection = collection
         self.dimension, self._next_id = int(known["dimension"]), int(known["next_id"])
         self.encoder, self.fingerprint, self._index = known["encoder"], known["fingerprint"], known["index"]
-        self._center = _decode_center(known["center"])
+        center = base64.b64decode(known["center"])
+        self._center = np.frombuffer(center, dtype="<f4").astype(np.float32) if center else None
         self._source_names: set[str] = set(json.loads(known["sources"]))
         self._made = known.get("made", "")
         self._unfinished = bool(known.get("unfinished"))
@@ -222,13 +215,12 @@ class MilvusStore(MutableStore):
         """Make an empty collection; one of the same name is an error, unless it is unfinished or to be replaced.
 
         The index is the one the address names: by default an exact one in a file, and the server's own choice on a
-        server. ``unfinished`` is for a collection that is to be filled at one go: nobody else can open it until it is
-        committed.
+        server. One that is to be filled at one go is ``unfinished``: nobody else can open it until it is committed.
         """
         if dimension < 1:
             raise InputError(f"a store needs a dimension of at least 1, not {dimension}")
         address = Address.single(url)
-        collection = Collection(address, new=True)
+        collection = _Collection(address, new=True)
         if not replace:
             collection.require_free()
         if collection.call("has_collection"):
@@ -281,25 +273,15 @@ class MilvusStore(MutableStore):
             )
         return self
 
-    def remove(self, ids: npt.ArrayLike) -> int:
-        """Remove captions by id, and return how many; an unknown id raises ``InputError``."""
-        gone = np.unique(np.asarray(ids, dtype=np.int64))
-        self._collection.get(gone, (), MOST)
-        for start in range(0, len(gone), MOST):
-            self._collection.call("delete", ids=gone[start : start + MOST].tolist())
-        return len(gone)
-
     def rows(self, ids: npt.ArrayLike) -> list[CaptionRow]:
         """Return captions by id."""
-        wanted = np.asarray(ids, dtype=np.int64)
-        found = self._collection.get(wanted, FIELDS)
-        return [CaptionRow(id, **{name: found[id][name] for name in FIELDS}) for id in wanted.tolist()]
+        found = self._collection.get(ids, FIELDS)
+        return [CaptionRow(int(row["id"]), **{name: row[name] for name in FIELDS}) for row in found]
 
     def vectors(self, ids: npt.ArrayLike) -> Vectors:
         """Return the centred unit vectors of captions, as they are searched."""
-        wanted = np.asarray(ids, dtype=np.int64)
-        found = self._collection.get(wanted, ("vector",))
-        return _stack((found[id]["vector"] for id in wanted.tolist()), self.dimension)
+        found = self._collection.get(ids, ("vector",))
+        return np.array([row["vector"] for row in found], dtype=np.float32).reshape(-1, self.dimension)
 
     def raw_vectors(self, ids: npt.ArrayLike) -> Vectors:
         """Return the unit vectors of captions as the text encoder made them."""
@@ -309,7 +291,7 @@ class MilvusStore(MutableStore):
         """Return how many captions each source has."""
         self._refresh()
         known = sorted(self._source_names)
-        counts = [self._collection.count(condition(Filters(sources=frozenset([name]))) or "") for name in known]
+        counts = [self._collection.count(milvus_condition(Filters(sources=frozenset([name]))) or "") for name in known]
         return {name: count for name, count in zip(known, counts, strict=True) if count}
 
     def facts(self) -> dict[str, str | int | float]:
@@ -317,11 +299,7 @@ class MilvusStore(MutableStore):
         return {"search": "milvus", "index": self._index, "address": self.url}
 
     def content_hash(self) -> str:
-        """Return what differs between stores with other captions, without fetching them.
-
-        No id is given twice in a collection: as long as it lives, the next id and the number of captions say which
-        ones there are.
-        """
+        """Return what differs between stores with other captions: no id is given twice, so numbers of them say it."""
         return f"{self.url} {self._made} {self.next_id} {len(self)}"
 
     def copy_to(self, folder: str | Path) -> None:
@@ -351,18 +329,22 @@ class MilvusStore(MutableStore):
             raise InputError(f"Milvus keeps texts of up to {LONGEST} bytes; one of the captions or names is longer")
         # before the captions themselves, so that whatever happens no id is given twice and no source is unheard of
         self._skip_to(int(ids[-1]) + 1, {*self._source_names, *columns.sources})
-        flags = [bool(flag) for flag in columns.synthetic]
-        fields = zip(ids.tolist(), centred(rows, self.center), *columns._replace(synthetic=flags), strict=True)
+        columns = columns._replace(synthetic=[bool(flag) for flag in columns.synthetic])
+        fields = zip(ids.tolist(), centred(rows, self.center), *columns, strict=True)
         data = [dict(zip(("id", "vector", *FIELDS), row, strict=True)) for row in fields]
         step = max(1, MESSAGE_BYTES // (4 * self.dimension))
         for start in range(0, len(data), step):
             self._collection.call("insert", data=data[start : start + step])
 
+    def _remove(self, ids: Ids) -> None:
+        self._collection.get(ids, (), MOST)
+        for start in range(0, len(ids), MOST):
+            self._collection.call("delete", ids=ids[start : start + MOST].tolist())
+
     def _skip_to(self, next_id: int, sources: set[str] | None = None) -> None:
-        known = self._source_names if sources is None else sources
-        listed = json.dumps(sorted(known), ensure_ascii=False)
+        self._next_id, self._source_names = next_id, sources or self._source_names
+        listed = json.dumps(sorted(self._source_names), ensure_ascii=False)
         self._collection.set_properties(next_id=str(next_id), sources=listed)
-        self._next_id, self._source_names = next_id, known
 
     def _refresh(self) -> None:
         known = self._collection.properties()
@@ -370,7 +352,7 @@ class MilvusStore(MutableStore):
         self._source_names |= set(json.loads(known["sources"]))
 
     def _find(self, filters: Filters, image_ids: Names | None, matching: re.Pattern[str] | None) -> Ids:
-        wanted = condition(filters, image_ids)
+        wanted = milvus_condition(filters, image_ids)
         found: list[int] = []
         # texts are searched here, not there
         fields = ["id"] if matching is None else ["id", "text"]
@@ -384,10 +366,8 @@ class MilvusStore(MutableStore):
         ids, similarities = np.empty((len(queries), k), dtype=np.int64), np.empty((len(queries), k), dtype=np.float32)
         for start in range(0, len(queries), ASK):
             piece = slice(start, start + ASK)
-            found = self._collection.search(
-                queries[piece], k, self._index, condition(filters), exclude and exclude[piece]
-            )
-            ids[piece], similarities[piece] = found
+            some, wanted = exclude and exclude[piece], milvus_condition(filters)
+            ids[piece], similarities[piece] = self._collection.search(queries[piece], k, self._index, wanted, some)
         return SearchResult(ids, similarities)
 
 
@@ -397,60 +377,11 @@ def check_free(url: str) -> None:
     if address.embedded and not Path(address.server).exists():
         _require_pymilvus()
     else:
-        Collection(address).require_free()
-
-
-def open_collections(url: str) -> MilvusStore | DatastoreView:
-    """Open the collection at an address, or several as one."""
-    address = Address.parse(url)
-    stores = [MilvusStore(address.one(name).url) for name in address.collections]
-    return stores[0] if len(stores) == 1 else DatastoreView(stores, url=address.url)
-
-
-def uncentred(rows: Vectors, center: Vectors | None) -> Vectors:
-    """Return the unit vectors that become ``rows`` when they are centred and brought back to unit length.
-
-    Seen from the centre, which lies within the unit sphere, each row points at one point of the sphere.
-    """
-    if center is None:
-        return rows
-    directions, origin = rows.astype(np.float64), center.astype(np.float64)
-    along = directions @ origin
-    distances = np.sqrt(along**2 + 1 - origin @ origin) - along
-    return (origin + distances[:, None] * directions).astype(np.float32)
-
-
-def condition(filters: Filters, image_ids: Names | None = None) -> str | None:
-    """Return filters as Milvus wants them; None when nothing can pass."""
-    parts = []
-    for field, wanted in (("source", filters.sources), ("image_id", None if image_ids is None else names(image_ids))):
-        if wanted is not None:
-            if not wanted:
-                return None
-            parts.append(f"{field} in {_quote(wanted)}")
-    if filters.exclude_sources:
-        parts.append(f"source not in {_quote(filters.exclude_sources)}")
-    if filters.synthetic is not None:
-        parts.append(f"synthetic == {'true' if filters.synthetic else 'false'}")
-    return " and ".join(parts)
-
-
-def _quote(values: Iterable[str]) -> str:
-    escapes = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"})
-    return "[" + ", ".join(f'"{value.translate(escapes)}"' for value in sorted(values)) + "]"
-
-
-def _stack(rows: Iterable[npt.ArrayLike], dimension: int) -> Vectors:
-    """Return rows as a matrix, also when there are none."""
-    return np.array(list(rows), dtype=np.float32).reshape(-1, dimension)
+        _Collection(address).require_free()
 
 
 def _encode_center(center: Vectors | None) -> str:
     return "" if center is None else base64.b64encode(center.astype("<f4").tobytes()).decode()
-
-
-def _decode_center(text: str) -> Vectors | None:
-    return np.frombuffer(base64.b64decode(text), dtype="<f4").astype(np.float32) if text else None
 
 
 def _usable(center: npt.ArrayLike | None, dimension: int) -> Vectors | None:

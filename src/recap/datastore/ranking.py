@@ -93,6 +93,19 @@ def dot_error(dimension: int, *, half: bool = False) -> float:
     return summing + (2.0**-11 + dimension**0.5 * 2.0**-25 if half else 0.0)
 
 
+def uncentred(rows: Vectors, center: Vectors | None) -> Vectors:
+    """Return the unit vectors that become ``rows`` when they are centred and brought back to unit length.
+
+    Seen from the centre, which lies within the unit sphere, each row points at one point of the sphere.
+    """
+    if center is None:
+        return rows
+    directions, origin = rows.astype(np.float64), center.astype(np.float64)
+    along = directions @ origin
+    distances = np.sqrt(along**2 + 1 - origin @ origin) - along
+    return (origin + distances[:, None] * directions).astype(np.float32)
+
+
 def _left_out(exclude: Excluded | None) -> list[frozenset[str]] | None:
     """Return the images that each query leaves out; None when none of them leaves out any."""
     entries = ([entry] if isinstance(entry, str) else entry or () for entry in exclude or ())
@@ -128,7 +141,19 @@ def check_threshold(cosine: float) -> None:
         raise InputError(f"the cosine from which on captions are alike must be above 0 and at most 1, not {cosine}")
 
 
-def near_duplicates(pieces: Iterable[Vectors], cosine: float) -> Mask:
+def near_duplicates(
+    ids: Ids, pieces: Iterable[Vectors], search: Callable[[Vectors, int], SearchResult], cosine: float
+) -> Mask:
+    """Return which captions are similar to an earlier one that stays; ``pieces`` are their vectors, in order.
+
+    Of many captions each is compared with those only that ``search`` finds for it.
+    """
+    if len(ids) <= EXACT_ROWS:
+        return duplicates_among_all(pieces, cosine)
+    return duplicates_among_neighbours(ids, pieces, search, cosine)
+
+
+def duplicates_among_all(pieces: Iterable[Vectors], cosine: float) -> Mask:
     """Return which unit rows have a cosine of at least ``cosine`` with an earlier row that stays.
 
     Every row is compared with all that stay, so nothing is missed: the work grows with the square of the rows.
@@ -148,7 +173,7 @@ def near_duplicates(pieces: Iterable[Vectors], cosine: float) -> Mask:
     return np.concatenate(masks)
 
 
-def near_duplicates_among_neighbours(
+def duplicates_among_neighbours(
     ids: Ids, pieces: Iterable[Vectors], search: Callable[[Vectors, int], SearchResult], cosine: float
 ) -> Mask:
     """Return the same from the nearest neighbours that ``search`` finds: for stores of any size."""

@@ -60,13 +60,7 @@ class Segment:
         """Raise unless ids ascend from ``least`` on and stay below ``end``; of many on disk the first and the last."""
         many = self.files is not None and self.files[0].suffix == ".arrow" and len(self) > FULLY_VALIDATED
         if self.ids[0] < least or self.ids[-1] >= end or (not many and (np.diff(self.ids) <= 0).any()):
-            path = self.files and self.files[0]
-            raise PackError(f"{path} is damaged: the ids of its captions do not ascend, or are not the manifest's")
-
-    def rows(self, positions: npt.NDArray[np.intp]) -> list[CaptionRow]:
-        """Return captions by position."""
-        columns = self.batch.take(np.asarray(positions, dtype=np.int64)).to_pydict()
-        return [CaptionRow(*row) for row in zip(*(columns[name] for name in COLUMNS), strict=True)]
+            raise PackError(f"{self.files and self.files[0]} is damaged: its ids do not ascend, or are not expected")
 
     def stream(self) -> Iterator[tuple[slice, Vectors]]:
         """Yield all unit rows in pieces, and let each leave memory again at once."""
@@ -135,10 +129,7 @@ Part: TypeAlias = tuple[Segment, Mask]
 
 
 class Segments:
-    """All captions of a store in the order of their ids; what is removed stays in its segment, marked.
-
-    Segments that are in memory only come after those that lie in files.
-    """
+    """All captions of a store in the order of their ids: first segments in files, then those in memory only."""
 
     def __init__(self, dimension: int, dtype: str) -> None:
         self.dimension = dimension
@@ -175,8 +166,7 @@ class Segments:
         if not len(ids):
             return
         new = Segment(encode_sources(_new_table(ids, columns)), rows.astype(self.dtype, copy=False))
-        before = self.all[self.in_files :]
-        joined = count_joined(list(map(len, before)), len(new), SMALL_BLOCK)
+        joined = count_joined(list(map(len, self.all[self.in_files :])), len(new), SMALL_BLOCK)
         start = len(self.all) - joined
         self.put(start, [join([*self.living(start), (new, np.ones(len(new), dtype=bool))]) if joined else new])
         self.next_id = int(ids[-1]) + 1
@@ -232,18 +222,14 @@ class Segments:
 
     def ids_of_images(self, image_ids: Sequence[str]) -> list[Ids]:
         """Return for each image the ids of its captions."""
-        numbers, ids = [np.empty(0, dtype=np.int32)], [np.empty(0, dtype=np.int64)]
         images = list(dict.fromkeys(image_ids))
+        found: dict[str, list[int]] = {name: [] for name in images}
         for segment in self.all:
-            found = segment.index_in("image_id", images)
-            here = (found >= 0) & self.alive(segment)
-            numbers.append(found[here])
-            ids.append(segment.ids[here])
-        all_numbers, all_ids = np.concatenate(numbers), np.concatenate(ids)
-        order = np.argsort(all_numbers, kind="stable")
-        edges = np.searchsorted(all_numbers[order], np.arange(1, len(images)))
-        of_image = dict(zip(images, np.split(all_ids[order], edges), strict=True)) if images else {}
-        return [of_image[name] for name in image_ids]
+            numbers = segment.index_in("image_id", images)
+            here = (numbers >= 0) & self.alive(segment)
+            for number, id in zip(numbers[here].tolist(), segment.ids[here].tolist(), strict=True):
+                found[images[number]].append(id)
+        return [np.array(found[name], dtype=np.int64) for name in image_ids]
 
     def sources(self) -> dict[str, int]:
         """Return how many captions each source has."""
@@ -258,7 +244,9 @@ class Segments:
         """Return captions by id."""
         found: dict[int, CaptionRow] = {}
         for here, segment, places in self._located(ids):
-            found.update(zip(here.tolist(), segment.rows(places), strict=True))
+            columns = segment.batch.take(places.astype(np.int64)).to_pydict()
+            rows = zip(*(columns[name] for name in COLUMNS), strict=True)
+            found.update((place, CaptionRow(*row)) for place, row in zip(here.tolist(), rows, strict=True))
         return [found[number] for number in range(len(found))]
 
     def image_ids(self, ids: Ids) -> npt.NDArray[np.object_]:
@@ -271,6 +259,8 @@ class Segments:
     def vectors(self, ids: npt.ArrayLike) -> Vectors:
         """Return unit rows by id."""
         wanted = np.asarray(ids, dtype=np.int64)
+        if len(self.all) == 1:
+            return _unit(self.all[0].matrix[self._positions(self.all[0], wanted)])
         rows = np.empty((len(wanted), self.dimension), dtype=np.float32)
         for here, segment, places in self._located(wanted):
             rows[here] = _unit(segment.matrix[places])
@@ -302,16 +292,13 @@ class Segments:
         return sample
 
     def _located(self, ids: npt.ArrayLike) -> Iterator[tuple[npt.NDArray[np.intp], Segment, npt.NDArray[np.intp]]]:
-        """Yield which of ``ids`` are in one segment, the segment, and their positions in it.
-
-        An id that is not there raises ``InputError``.
-        """
+        """Yield which of ``ids`` are in one segment, it, and their positions there; ``InputError`` if they are not."""
         wanted = np.asarray(ids, dtype=np.int64)
         owners = np.searchsorted(self._firsts, wanted, side="right") - 1
+        if (owners < 0).any():
+            raise InputError(f"no caption has the id {wanted[owners < 0][0]}")
         for owner in np.unique(owners):
             here = np.flatnonzero(owners == owner)
-            if owner < 0:
-                raise InputError(f"no caption has the id {wanted[here[0]]}")
             yield here, self.all[owner], self._positions(self.all[owner], wanted[here])
 
     def _positions(self, segment: Segment, wanted: Ids) -> npt.NDArray[np.intp]:

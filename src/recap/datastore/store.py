@@ -104,14 +104,6 @@ class LocalStore(MutableStore):
         twin.set_center(wanted)
         return twin
 
-    def remove(self, ids: npt.ArrayLike) -> int:
-        """Remove captions by id, and return how many; an unknown id raises ``InputError``."""
-        gone = np.unique(np.asarray(ids, dtype=np.int64))
-        if len(gone):
-            self._segments.remove(gone)
-            self._searcher.removed(gone)
-        return len(gone)
-
     def rows(self, ids: npt.ArrayLike) -> list[CaptionRow]:
         """Return captions by id."""
         return self._segments.rows(ids)
@@ -198,6 +190,10 @@ class LocalStore(MutableStore):
     def _insert(self, ids: Ids, rows: Vectors, columns: Columns) -> None:
         self._segments.add(ids, rows, columns)
         self._searcher.added(ids)
+
+    def _remove(self, ids: Ids) -> None:
+        self._segments.remove(ids)
+        self._searcher.removed(ids)
 
     def _skip_to(self, next_id: int) -> None:
         self._segments.next_id = next_id

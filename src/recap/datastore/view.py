@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,13 @@ from recap.datastore.base import (
     BATCH,
     CaptionRow,
     Excluded,
+    Filters,
     Ids,
     MutableStore,
+    Names,
     SearchResult,
     is_same_center,
+    names,
     require_same_encoder,
 )
 from recap.datastore.manifest import read_manifest
@@ -94,6 +97,26 @@ class Address:
     def one(self, collection: str) -> Address:
         """Return the address of one of the collections."""
         return replace(self, collections=(collection,))
+
+
+def milvus_condition(filters: Filters, image_ids: Names | None = None) -> str | None:
+    """Return filters as Milvus wants them; None when nothing can pass."""
+    parts = []
+    for field, wanted in (("source", filters.sources), ("image_id", None if image_ids is None else names(image_ids))):
+        if wanted is not None:
+            if not wanted:
+                return None
+            parts.append(f"{field} in {_quote(wanted)}")
+    if filters.exclude_sources:
+        parts.append(f"source not in {_quote(filters.exclude_sources)}")
+    if filters.synthetic is not None:
+        parts.append(f"synthetic == {'true' if filters.synthetic else 'false'}")
+    return " and ".join(parts)
+
+
+def _quote(values: Iterable[str]) -> str:
+    escapes = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"})
+    return "[" + ", ".join(f'"{value.translate(escapes)}"' for value in sorted(values)) + "]"
 
 
 class DatastoreView:
@@ -242,9 +265,11 @@ def open_store(location: str | Path, *, verify: bool = False) -> MutableStore | 
     With several collections, separated by commas, it is a view of all of them. ``verify`` compares the sha256 of files.
     """
     if isinstance(location, str) and location.startswith(MILVUS):
-        from recap.datastore.milvus import open_collections
+        from recap.datastore.milvus import MilvusStore
 
-        return open_collections(location)
+        address = Address.parse(location)
+        stores = [MilvusStore(address.one(name).url) for name in address.collections]
+        return stores[0] if len(stores) == 1 else DatastoreView(stores, url=address.url)
     if read_manifest(Path(location)).on_disk:
         return DiskStore(location, verify=verify)
     return Datastore.load(location, verify=verify)
