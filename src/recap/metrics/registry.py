@@ -30,7 +30,8 @@ class Metric(Entry):
 
 
 def _bleu(words: int) -> Metric:
-    return Metric(f"bleu-{words}", f"n-grams of up to {words} words", f"BLEU-{words}", lambda j: j.bleus[words - 1])
+    what = f"n-grams of up to {words} words" if words > 1 else "words that references have"
+    return Metric(f"bleu-{words}", what, f"BLEU-{words}", lambda j: j.bleus[words - 1])
 
 
 def _function(module: str, function: str) -> Callable[[Judge], MetricResult]:
