@@ -31,16 +31,10 @@ LANGUAGE_MODELS = Registry(
             licence="Apache-2.0",
         ),
         LanguageModelInfo(
-            "smollm2",
-            "SmolLM2-135M-Instruct on llama.cpp, 98 MB",
-            alias_of="llamacpp:smollm2",
-            licence="Apache-2.0",
+            "smollm2", "SmolLM2-135M-Instruct on llama.cpp, 98 MB", alias_of="llamacpp:smollm2", licence="Apache-2.0"
         ),
         LanguageModelInfo(
-            "llamacpp:GGUF",
-            "any GGUF file on llama.cpp",
-            "recap.language.llamacpp:LlamaCppModel",
-            licence=_OTHERS,
+            "llamacpp:GGUF", "any GGUF file on llama.cpp", "recap.language.llamacpp:LlamaCppModel", licence=_OTHERS
         ),
         LanguageModelInfo(
             "hf:NAME_OR_FOLDER",
