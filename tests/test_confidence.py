@@ -1,5 +1,6 @@
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,14 @@ from recap.confidence import (
     withheld_below,
 )
 from recap.datasets import PairFiles
-from recap.errors import InputError, PackError, RecapWarning
+from recap.encoders import ImageEncoder, load_encoder
+from recap.errors import ImageError, InputError, PackError, RecapWarning
 from recap.fitting.confidence import Judge, KnownPictures, fit_calibration, own_rows
 from recap.language import Decoding
 from recap.packs.builtin import packaged_file
 from recap.packs.folder import CONFIDENCE
 from recap.selection import RULES, Proposals, by_consensus
-from recap.types import Caption, Draft, Evidence, Pair, Prompt
+from recap.types import Caption, Draft, Evidence, ImageLike, Pair, Prompt
 
 EVIDENCE = tuple(
     Evidence(text, similarity)
@@ -405,3 +407,53 @@ def test_a_minimum_needs_a_calibration_of_the_same_map():
     ):
         with pytest.raises(InputError, match=message):
             check_minimum(minimum, known, method)
+
+
+class Looking(Writer):
+    """A model that reads details of the pictures, and notes them."""
+
+    sight = "darkest"
+
+    def __init__(self) -> None:
+        self.seen: list[bool] = []
+
+    def write(self, prompts: Sequence[Prompt], decoding: Decoding) -> list[list[Draft]]:
+        self.seen += [prompt.details is not None for prompt in prompts]
+        return super().write(prompts, decoding)
+
+
+class Detailed:
+    """An image encoder with one more number behind each vector."""
+
+    details, sight = 1, "darkest"
+
+    def __init__(self, plain: ImageEncoder) -> None:
+        self.plain = plain
+        self.name, self.fingerprint, self.dimension = plain.name, plain.fingerprint, plain.dimension
+
+    def encode_images(self, images: Sequence[ImageLike], *, progress: bool = False) -> np.ndarray:
+        return self.plain.encode_images(images, progress=progress)
+
+    def encode_each(self, images: Iterable[ImageLike], *, details: bool = False) -> Iterator[np.ndarray | ImageError]:
+        for row in self.plain.encode_each(images):
+            yield np.append(row, np.float32(7)) if details and not isinstance(row, ImageError) else row
+
+
+@pytest.mark.parametrize("kind", ["memory", "files"])
+def test_a_model_that_looks_is_calibrated_on_what_it_sees(
+    many: list[Pair], encoder_folder: Path, tmp_path: Path, kind: str
+):
+    plain = load_encoder(f"onnx:{encoder_folder}")
+    encoder, model = replace(plain, image=Detailed(plain.image)), Looking()
+    pairs = many
+    if kind == "files":
+        for pair in many:
+            pair.image.save(tmp_path / f"{pair.id}.png")  # type: ignore[union-attr]
+        pairs = [Pair(tmp_path / f"{pair.id}.png", pair.captions, pair.id) for pair in many]
+    fitted = ReCap.fit(pairs, encoder=encoder, language_model=model, method="ols", keep_vectors=True)
+    assert fitted.calibration is not None
+    assert fitted.calibration.pictures == len(many)
+    assert model.seen
+    assert all(model.seen)
+    with pytest.raises(InputError, match="looks at the pictures themselves"):
+        fit_calibration(fitted)

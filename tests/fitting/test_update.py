@@ -83,6 +83,15 @@ def test_the_same_update_twice_changes_nothing(fit, pairs: list[Pair]):
     same(captioner, fit(pairs))
 
 
+def test_an_update_knows_pictures_of_the_pack_under_other_names(fit, pairs: list[Pair]):
+    captioner = fit(pairs[:10])
+    old = pairs[3]
+    report = captioner.update([Pair(old.image, (old.captions[0], "a new caption"), "other name"), *pairs[10:]])
+    assert report.repeated_pictures == (("other name", old.id),)
+    assert report.repeated_pairs == (("other name", old.captions[0]),)
+    assert [row.text for row in captioner.datastore if row.image_id == "other name"] == ["a new caption"]
+
+
 def test_worked_examples_forget_too(fit, pairs: list[Pair], new_pictures: dict[str, Path]):
     secret = Pair(new_pictures["red"], ("a wall that only I painted red",), "mine")
     captioner = fit([*pairs, secret], keep_vectors=True)
