@@ -63,16 +63,8 @@ class CaptionJob:
     ) -> Summary:
         """Caption pictures and write the captions to wherever they go.
 
-        Args:
-            captioner: what captions them.
-            pack: the name of its pack, for the provenance.
-            paths: the pictures.
-            parts: does the work in parts; see ``caption_files``.
-            printer: also takes the captions as they come.
-            warn: receives what the user should know.
-            workers: number of threads that read files.
-            others: what captions files that are no pictures, by suffix.
-            progress: whether to show a bar; None for one if standard error is a terminal.
+        ``pack`` is the name for the provenance, ``printer`` also takes the captions as they come, and ``warn`` receives
+        what the user should know; the other arguments are those of ``caption_files``.
         """
         if self.min_confidence is not None:
             check_minimum(self.min_confidence, captioner.calibration, captioner.settings.method)

@@ -78,7 +78,7 @@ def calibrate(folder: Path, pairs: str | None, held_out: bool, pictures: int, **
     PAIRS are those it was fitted to, or others with --held-out; without them the image vectors that the pack keeps are
     used.
     """
-    from recap.fitting.confidence import calibrate_pack
+    from recap.fitting.packs import calibrate_pack
 
     calibration = calibrate_pack(folder, pairs, fitted=not held_out, pictures=pictures, **files)
     click.echo(f"{folder}: confidence fitted on {calibration.pictures:,} pictures", err=True)

@@ -12,19 +12,16 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from recap.alignment import LinearAlignment
-from recap.assets import cache_dir
 from recap.confidence import FEATURES, Calibration, Floats, features, fit_logistic, read_section, sigmoid
-from recap.datasets import PairFiles
 from recap.datastore import MutableStore
 from recap.encoders import Encoder
 from recap.errors import ImageError, InputError, RecapWarning
@@ -167,27 +164,6 @@ def fit_calibration(
     if pairs is None:
         return calibrate(captioner, KnownPictures.of_pack(captioner, pictures), fitted=True, judge=judge)
     return calibrate(captioner, _encoded(captioner, pairs, pictures, fitted), fitted=fitted, judge=judge)
-
-
-def calibrate_pack(
-    folder: Path,
-    pairs: str | None = None,
-    *,
-    images: Path | None = None,
-    splits: Collection[str] | None = None,
-    fitted: bool = True,
-    pictures: int = 1000,
-) -> Calibration:
-    """Fit the confidence of the pack in a folder and save it there; see ``fit_calibration``."""
-    from recap.captioner import ReCap
-    from recap.packs.folder import changing
-
-    known = None if pairs is None else PairFiles(pairs, images=images, splits=splits or None)
-    with changing(folder):
-        captioner = ReCap.from_pretrained(folder, cache=cache_dir() / "vectors.sqlite")
-        captioner.calibration = fit_calibration(captioner, known, fitted=fitted, pictures=pictures)
-        captioner.save_pretrained(folder)
-    return captioner.calibration
 
 
 def calibrate_fitted(captioner: ReCap, sample: Sample) -> Calibration | None:

@@ -12,6 +12,7 @@ from recap.datasets import PairFiles
 from recap.datastore import DiskArguments, DiskStore
 from recap.encoders import Encoder, load_encoder
 from recap.errors import InputError
+from recap.fitting.confidence import fit_calibration
 from recap.fitting.embedding import embed
 from recap.fitting.tuning import Trial
 from recap.fitting.vectors import VectorFolder, is_vectors
@@ -26,6 +27,7 @@ from recap.settings import Settings
 
 if TYPE_CHECKING:
     from recap.captioner import ReCap
+    from recap.confidence import Calibration
 
 
 def fit_pack(
@@ -157,6 +159,24 @@ def withdraw_pictures(
         gone = captioner.forget(names, known, source=source or None)
         captioner.save_pretrained(target)
     return captioner, gone
+
+
+def calibrate_pack(
+    folder: Path,
+    pairs: str | None = None,
+    *,
+    images: Path | None = None,
+    splits: tuple[str, ...] = (),
+    fitted: bool = True,
+    pictures: int = 1000,
+) -> Calibration:
+    """Fit the confidence of the pack in a folder and save it there; see ``fit_calibration``."""
+    known = None if pairs is None else PairFiles(pairs, images=images, splits=splits or None)
+    with changing(folder):
+        captioner = _load(str(folder), "cpu", None)
+        captioner.calibration = fit_calibration(captioner, known, fitted=fitted, pictures=pictures)
+        captioner.save_pretrained(folder)
+    return captioner.calibration
 
 
 def parse_validation(text: str | None, pairs: str, images: str | None) -> float | PairFiles | None:
