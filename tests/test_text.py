@@ -91,6 +91,35 @@ def test_other_words_are_not_the_same(one: str, other: str):
     assert not same_word(one, other)
 
 
+@pytest.mark.parametrize(
+    ("language", "one", "other"),
+    [
+        *[
+            ("de", "hunde", "hunden"),
+            ("de-AT", "haus", "hause"),
+            ("fr", "chien", "chiens"),
+            ("es", "perro", "perros"),
+        ],
+        *[("it", "gatto", "gatti"), ("nl", "hond", "honden"), ("pt-BR", "cachorro", "cachorros")],
+        *[("ru", "собака", "собаки"), ("sv", "hund", "hundar"), ("tr", "köpek", "köpekler")],
+    ],
+)
+def test_endings_of_other_languages(language: str, one: str, other: str):
+    assert same_word(one, other, language)
+    assert not same_word(one, "zug", language)
+
+
+def test_words_of_languages_without_endings_are_compared_as_they_are():
+    assert same_word("개", "개", "ko")
+    assert not same_word("dog", "dogs", "ja")
+
+
+def test_words_are_attributed_by_the_endings_of_their_language():
+    german = caption("Hunde am Strand", ("zwei Hunden wird warm", 0.5))
+    assert attribute(german, common_words=(), language="de").unsupported == ("am", "Strand")
+    assert attribute(german, common_words=()).unsupported == ("Hunde", "am", "Strand")
+
+
 TEXTS = st.text(st.sampled_from("ab ,.-'ß日İ"), max_size=12)
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Literal
 
 from recap.types import VOTE_TEMPERATURE, Caption, Evidence
@@ -48,24 +48,37 @@ def join_words(sentence: list[str]) -> str:
     return _GAP.sub("", " ".join(sentence))
 
 
-def same_word(one: str, other: str) -> bool:
-    """Tell whether two words in lower case are the same but for an English ending: dog and dogs, run and running."""
-    return one == other or not roots(one).isdisjoint(roots(other))
+STEMMERS = {
+    **{"ar": "arabic", "ca": "catalan", "cs": "czech", "da": "danish", "de": "german", "el": "greek", "en": "english"},
+    **{"es": "spanish", "et": "estonian", "eu": "basque", "fi": "finnish", "fr": "french", "ga": "irish"},
+    **{"hi": "hindi", "hu": "hungarian", "hy": "armenian", "id": "indonesian", "it": "italian", "lt": "lithuanian"},
+    **{"ne": "nepali", "nl": "dutch", "no": "norwegian", "pl": "polish", "pt": "portuguese", "ro": "romanian"},
+    **{"ru": "russian", "sr": "serbian", "sv": "swedish", "ta": "tamil", "tr": "turkish", "yi": "yiddish"},
+}
+"""Snowball stemmers by language; words of other languages have no endings to be taken off."""
+
+
+def same_word(one: str, other: str, language: str = "en") -> bool:
+    """Tell whether two words in lower case are the same but for their endings: dog and dogs, run and running."""
+    return one == other or not _roots(one, language).isdisjoint(_roots(other, language))
 
 
 @lru_cache(maxsize=1 << 14)
-def roots(word: str) -> frozenset[str]:
-    """Return what a word in lower case may be without its English ending; a rest without a vowel is no word."""
-    word = word.removesuffix("'s").removesuffix("\u2019s")
-    found = {word}
-    for ending, others in (("s", ("",)), ("es", ("",)), ("ies", ("y",)), ("ing", ("", "e")), ("ed", ("", "e"))):
-        rest = word.removesuffix(ending)
-        if rest != word and len(rest) >= 3 - (ending == "ies") and any(vowel in rest for vowel in "aeiouy"):
-            found.update(rest + other for other in others)
-            if ending in ("ing", "ed") and rest[-1] == rest[-2]:
-                found.add(rest[:-1])
-    return frozenset(found)
+def _roots(word: str, language: str) -> frozenset[str]:
+    import snowballstemmer
 
+    base = language.lower().partition("-")[0]
+    name = STEMMERS.get(base, "")
+    if name not in snowballstemmer.algorithms():
+        return frozenset((word,))
+    # a stemmer of one's own, since it holds the word it works on, and threads share this
+    stem = snowballstemmer.stemmer(name).stemWord
+    plurals = {stem(word[:-2])} if base == "en" and word.endswith("ses") else set()  # buses, which it leaves at buse
+    return frozenset({stem(word.replace("\u2019", "'")), *plurals})
+
+
+Same = Callable[[str, str], bool]
+"""Tells whether two words are the same."""
 
 Kind = Literal["evidence", "common", "nowhere"]
 """A word rests on evidence, is common to all sentences, or comes from nowhere."""
@@ -102,6 +115,8 @@ class Attribution:
     words: tuple[AttributedWord, ...]
     evidence: tuple[Evidence, ...]
     """The caption's evidence; behind it, retrieved candidates that are not among it but have words it lacks."""
+    language: str = "en"
+    """By whose endings words were told to be the same."""
 
     @property
     def unsupported(self) -> tuple[str, ...]:
@@ -109,9 +124,10 @@ class Attribution:
         return tuple(word.text for word in self.words if word.kind == "nowhere")
 
 
-def attribute(caption: Caption, *, common_words: Collection[str] = COMMON_WORDS) -> Attribution:
+def attribute(caption: Caption, *, common_words: Collection[str] = COMMON_WORDS, language: str = "en") -> Attribution:
     """Say for each word of a caption which retrieved captions it comes from, and how much."""
-    evidence = _retrieved(caption)
+    same = partial(same_word, language=language)
+    evidence = _retrieved(caption, same)
     sentences = [_folded(item.text) for item in evidence]
     nearest = max((item.similarity for item in evidence), default=0.0)
     weights = [math.exp((item.similarity - nearest) / VOTE_TEMPERATURE) for item in evidence]
@@ -124,22 +140,22 @@ def attribute(caption: Caption, *, common_words: Collection[str] = COMMON_WORDS)
         if folded[number] in common_words:
             words.append(AttributedWord(word, start, place, "common"))
             continue
-        strengths = [_strength(folded, number, sentence) for sentence in sentences]
+        strengths = [_strength(folded, number, sentence, same) for sentence in sentences]
         words.append(_attributed(word, start, strengths, weights))
-    return Attribution(tuple(words), evidence)
+    return Attribution(tuple(words), evidence, language)
 
 
-def _retrieved(caption: Caption) -> tuple[Evidence, ...]:
+def _retrieved(caption: Caption, same: Same) -> tuple[Evidence, ...]:
     """Return the evidence, and of the retrieved candidates further down those that something is owed to."""
     known = [_folded(item.text) for item in caption.evidence]
-    lacking = [word for word in _folded(caption.text) if not any(_has(sentence, word) for sentence in known)]
+    lacking = [word for word in _folded(caption.text) if not any(_has(sentence, word, same) for sentence in known)]
     texts = {item.text for item in caption.evidence}
     further = [
         item
         for item in caption.candidates
         if item.origin == "retrieved"
         and item.text not in texts
-        and (item.text == caption.text or any(_has(_folded(item.text), word) for word in lacking))
+        and (item.text == caption.text or any(_has(_folded(item.text), word, same) for word in lacking))
     ]
     further.sort(key=lambda item: -item.cosine)
     return (*caption.evidence, *(Evidence(item.text, item.cosine) for item in further))
@@ -149,8 +165,8 @@ def _folded(text: str) -> list[str]:
     return [word.casefold() for word in surface_words(text)]
 
 
-def _has(sentence: Sequence[str], word: str) -> bool:
-    return any(same_word(word, other) for other in sentence)
+def _has(sentence: Sequence[str], word: str, same: Same) -> bool:
+    return any(same(word, other) for other in sentence)
 
 
 def _attributed(word: str, start: int, strengths: Sequence[int], weights: Sequence[float]) -> AttributedWord:
@@ -165,12 +181,12 @@ def _attributed(word: str, start: int, strengths: Sequence[int], weights: Sequen
     return AttributedWord(word, start, end, "evidence", support, tuple(sources))
 
 
-def _strength(said: Sequence[str], number: int, sentence: Sequence[str]) -> int:
+def _strength(said: Sequence[str], number: int, sentence: Sequence[str], same: Same) -> int:
     """Return how many words in a row, this one among them, a sentence has in common with the caption; 0 without it."""
 
     def run(place: int, other: int, by: int) -> int:
         length = 0
-        while 0 <= place < len(said) and 0 <= other < len(sentence) and same_word(said[place], sentence[other]):
+        while 0 <= place < len(said) and 0 <= other < len(sentence) and same(said[place], sentence[other]):
             length, place, other = length + 1, place + by, other + by
         return length
 

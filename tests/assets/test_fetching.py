@@ -373,6 +373,14 @@ def test_cache_dir_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_
     assert cache_dir() == tmp_path / "own"
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems have other folders")
+def test_the_cache_is_where_it_has_always_been(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("RECAP_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_dir() == tmp_path / ".cache" / "recap"
+
+
 HUB_SCRIPT = """
 import sys
 from recap.assets import Asset, HubFile, fetch, hub_folder, is_cached

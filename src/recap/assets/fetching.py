@@ -39,11 +39,9 @@ def cache_dir() -> Path:
     """Return the folder recap keeps its files in: ``RECAP_CACHE``, or ``recap`` in the platform's cache folder."""
     if chosen := os.environ.get("RECAP_CACHE"):
         return Path(chosen).expanduser()
-    if base := os.environ.get("XDG_CACHE_HOME"):
-        return Path(base) / "recap"
-    if sys.platform == "win32" and (base := os.environ.get("LOCALAPPDATA")):
-        return Path(base) / "recap" / "cache"
-    return Path.home() / ".cache" / "recap"
+    from platformdirs import user_cache_path
+
+    return user_cache_path("recap", appauthor=False)
 
 
 @contextmanager

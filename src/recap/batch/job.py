@@ -75,7 +75,9 @@ class CaptionJob:
         with ExitStack() as stack:
             opened = self.out and open_output(self.out, kind, generated_by, restart=self.restart)
             journal = stack.enter_context(opened) if opened else None
-            report = stack.enter_context(HtmlReport(self.html)) if self.html else None
+            report = (
+                stack.enter_context(HtmlReport(self.html, language=captioner.settings.language)) if self.html else None
+            )
             page = ReportSink(report) if report else None
             # with a file, the page is made from it at the end: it then has everything that earlier runs did
             live = [page] if page and journal is None else []

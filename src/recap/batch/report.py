@@ -50,9 +50,11 @@ def thumbnail(picture: ImageLike) -> Image | None:
     return image
 
 
-def card(name: str, link: str, shown: Image | None, caption: Caption, *, withheld: bool = False) -> str:
+def card(
+    name: str, link: str, shown: Image | None, caption: Caption, *, withheld: bool = False, language: str = "en"
+) -> str:
     """Return the part of the page about one picture; a ``withheld`` or unsure caption is shown as such."""
-    attribution = attribute(caption)
+    attribution = attribute(caption, language=language)
     sure = caption.score if caption.confidence is None else caption.confidence
     words, choice = _tag(caption, withheld) + _words(caption.text, attribution), describe_choice(caption.selection)
     return f"""<article class="card{" withheld" if withheld else ""}" data-sure="{sure:.4f}">
@@ -172,7 +174,9 @@ def _marked(item: Evidence, place: int, attribution: Attribution) -> str:
     parts, done = [], 0
     for word in surface_words(item.text):
         start = item.text.index(word, done)
-        numbers = " ".join(str(number) for number, text in ours if same_word(text, word.casefold()))
+        numbers = " ".join(
+            str(number) for number, text in ours if same_word(text, word.casefold(), attribution.language)
+        )
         parts.append(escape_text(item.text[done:start]))
         parts.append(f'<i data-n="{numbers}">{escape_text(word)}</i>' if numbers else escape_text(word))
         done = start + len(word)
@@ -209,10 +213,13 @@ class HtmlReport:
             report.add("beach.jpg", captioner.caption("beach.jpg"))
     """
 
-    def __init__(self, path: str | Path, title: str = "Captions", *, pictures: int = PICTURES) -> None:
+    def __init__(
+        self, path: str | Path, title: str = "Captions", *, pictures: int = PICTURES, language: str = "en"
+    ) -> None:
         self._path = Path(path)
         self._title = title
         self._pictures = pictures
+        self._language = language
         self._folder = Path(path).resolve().parent
         self._stack = ExitStack()
         self._open = True
@@ -237,7 +244,9 @@ class HtmlReport:
             withheld: whether the caption was not sure enough to be given; it is shown as such.
         """
         shown = thumbnail(picture if picture is not None else image_path)
-        self._add(card(str(image_path), self._link(image_path), shown, caption, withheld=withheld))
+        self._add(
+            card(str(image_path), self._link(image_path), shown, caption, withheld=withheld, language=self._language)
+        )
 
     def add_problem(self, image_path: str | Path, reason: str) -> None:
         """Add a file that could not be captioned, and why."""

@@ -94,7 +94,7 @@ def caption(
         pack,
         paths,
         parts=choose_parts(ray, elsewhere, pack, device, language_model, settings),
-        printer=None if job.out else Printer(as_json=as_json, explain=explain),
+        printer=None if job.out else Printer(as_json=as_json, explain=explain, language=captioner.settings.language),
         warn=warn,
         workers=workers,
         others=video_captioners(captioner, frames, scenes=scenes),

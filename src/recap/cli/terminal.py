@@ -31,9 +31,10 @@ _BAR = 8
 class Printer:
     """Prints captions as they come: a sink."""
 
-    def __init__(self, *, as_json: bool, explain: bool) -> None:
+    def __init__(self, *, as_json: bool, explain: bool, language: str = "en") -> None:
         self.as_json = as_json
         self.explain = explain
+        self.language = language
 
     def add(self, record: Record) -> None:
         """Print one; of a withheld caption only the path, and the reason on standard error.
@@ -43,7 +44,7 @@ class Printer:
         if self.as_json:
             print_json(record.as_dict())
         elif self.explain:
-            print_explanation(record.path, record.as_caption(), withheld=record.abstained)
+            print_explanation(record.path, record.as_caption(), withheld=record.abstained, language=self.language)
         else:
             flagged = record.unsure and sys.stdout.isatty()
             flag = click.style(f"\t? unsure, {record.caption['confidence']:.0%}", fg="yellow") if flagged else ""
@@ -56,14 +57,14 @@ class Printer:
 
 
 def print_explanation(
-    path: str | Path, caption: Caption, console: Console | None = None, *, withheld: bool = False
+    path: str | Path, caption: Caption, console: Console | None = None, *, withheld: bool = False, language: str = "en"
 ) -> None:
     """Print a caption with the captions its words come from, the best candidates, and how sure it is.
 
     Each word has the number of the retrieved caption it owes most to, so that nothing depends on colour alone.
     """
     console = console or Console(highlight=False, soft_wrap=True)
-    attribution = attribute(caption)
+    attribution = attribute(caption, language=language)
     numbers = _number_evidence(attribution)
     console.print(Text(printable(str(path)), style="bold"))
     console.print(Text("  ") + _flag(caption, withheld) + _caption(caption, attribution, numbers))
@@ -125,7 +126,7 @@ def _evidence(attribution: Attribution, numbers: dict[int, int]) -> list[Text]:
         line = _start("evidence" if row == 0 else "", item.similarity, best)
         line.append(f"{number or '':>2} ", style=_colour(number) if number else "dim")
         owed = [word.text for word in attribution.words if word.sources and word.sources[0].evidence == place]
-        line.append_text(_highlight(item.text, owed, _colour(number) if number else ""))
+        line.append_text(_highlight(item.text, owed, _colour(number) if number else "", attribution.language))
         origin = ", ".join(
             part for part in (printable(item.source), "machine-written" if item.synthetic else "") if part
         )
@@ -133,13 +134,13 @@ def _evidence(attribution: Attribution, numbers: dict[int, int]) -> list[Text]:
     return lines
 
 
-def _highlight(text: str, words: Sequence[str], style: str) -> Text:
+def _highlight(text: str, words: Sequence[str], style: str, language: str) -> Text:
     """Return a retrieved caption with the words marked that the caption owes to it."""
     line, done = Text(), 0
     for word in surface_words(text):
         start = text.index(word, done)
         line.append(printable(text[done:start]))
-        same = any(same_word(word.casefold(), other.casefold()) for other in words)
+        same = any(same_word(word.casefold(), other.casefold(), language) for other in words)
         line.append(printable(word), style=f"bold {style}" if same else "")
         done = start + len(word)
     return line.append(printable(text[done:]))
