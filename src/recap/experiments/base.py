@@ -14,7 +14,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recap.errors import InputError, MissingExtraError
+from recap.errors import InputError
 from recap.experiments.table import FORMATS, SUFFIXES, Table
 from recap.registry import Entry, Registry
 
@@ -165,12 +165,10 @@ def write_outcome(outcome: Outcome, folder: Path) -> list[Path]:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure; the size is in inches."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("drawing figures", "experiments") from error
-    return Figure(figsize=(width, height), layout="constrained")
+    """Return an empty figure, its size in inches."""
+    from recap.metrics import significance
+
+    return significance.new_figure(width, height, extra="experiments")
 
 
 def save_both(figure: Figure, path: Path) -> list[Path]:

@@ -8,7 +8,7 @@ the other options of searches hold too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from textwrap import fill
@@ -19,7 +19,7 @@ from recap.errors import InputError, check_name
 from recap.experiments.base import Outcome, Setup, new_figure
 from recap.experiments.captions import points, score_systems
 from recap.experiments.data import TITLES, Bench, Split, read_pixels
-from recap.experiments.search import SEARCH_OPTIONS, Search
+from recap.experiments.search import SEARCH_OPTIONS, Search, draw_panels
 from recap.experiments.table import Cell, Column, Row, Section, Table
 from recap.fitting.augmentation import KS, METRICS, ROUNDS, Augmented, Judge, Round, augment, retrieve_only
 from recap.fitting.fit import Validation
@@ -110,50 +110,32 @@ def comparison(
 
 def draw_metrics(title: str, loops: Mapping[str, Augmented], reports: Mapping[str, Report]) -> Figure:
     """Draw each metric over the rounds, a line for each metric that filtered."""
-    figure = new_figure(12, 3.4)
-    figure.suptitle(title)
-    for axes, column, name in zip(figure.subplots(1, len(SCORES)), SCORES, REPORTED.values(), strict=True):
-        axes.set_title(column.name)
-        axes.set_xlabel("round")
-        for metric, loop in loops.items():
-            cells = [_score(reports[f"{metric} {r.number}"], name) for r in loop.rounds]
-            if all(cell.value is not None for cell in cells):
-                axes.errorbar(
-                    [r.number for r in loop.rounds],
-                    [cell.value for cell in cells],
-                    yerr=[cell.error or 0.0 for cell in cells],
-                    marker="o",
-                    capsize=3,
-                    label=METRICS[metric],
-                )
-        axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.legend(title="filtered by")
-    return figure
+    panels = {
+        METRICS[shown]: {
+            METRICS[metric]: {float(r.number): _score(reports[f"{metric} {r.number}"], name) for r in loop.rounds}
+            for metric, loop in loops.items()
+        }
+        for shown, name in REPORTED.items()
+    }
+    return draw_panels(title, "round", panels, legend="filtered by")
 
 
 def draw_prompts(title: str, loops: Mapping[str, Augmented]) -> Figure:
     """Draw k, and how many of the retrieved captions are synthetic, over the rounds."""
-    figure = new_figure(9, 3.6)
-    figure.suptitle(title)
-    panels = figure.subplots(1, 3)
-    for metric, loop in loops.items():
-        numbers = [r.number for r in loop.rounds]
-        for axes, values in zip(
-            panels,
-            (
-                [r.in_prompt for r in loop.rounds],
-                [100 * r.in_prompt / r.k for r in loop.rounds],
-                [r.k for r in loop.rounds],
-            ),
-            strict=True,
-        ):
-            axes.plot(numbers, values, marker="o", label=METRICS[metric])
-    for axes, name in zip(panels, ("synthetic captions in the prompt", "their share, %", "k"), strict=True):
-        axes.set_title(name)
-        axes.set_xlabel("round")
+    counts: dict[str, Callable[[Round], float]] = {
+        "synthetic captions in the prompt": lambda r: r.in_prompt,
+        "their share, %": lambda r: 100 * r.in_prompt / r.k,
+        "k": lambda r: r.k,
+    }
+    panels = {
+        name: {
+            METRICS[metric]: {float(r.number): Cell(count(r)) for r in loop.rounds} for metric, loop in loops.items()
+        }
+        for name, count in counts.items()
+    }
+    figure = draw_panels(title, "round", panels, legend="filtered by")
+    for axes in figure.axes:
         axes.set_ylim(bottom=0)
-        axes.xaxis.get_major_locator().set_params(integer=True)
-    panels[-1].legend(title="filtered by")
     return figure
 
 

@@ -25,7 +25,7 @@ from recap.experiments.captions import Study, score_cells, score_systems
 from recap.experiments.choices import ALIKE, WRITER, paper_best, settings_kind
 from recap.experiments.data import Split
 from recap.experiments.paper import paper_section, paper_table
-from recap.experiments.table import Column, Row, Section
+from recap.experiments.table import Cell, Column, Row, Section
 from recap.fitting.augmentation import retrieve_only
 from recap.fitting.tuning import add_cache
 from recap.language import Decoding, LanguageModel
@@ -154,10 +154,15 @@ def best_k(pictures: Split, tried: Mapping[int, Sequence[str]]) -> int:
     return max(scores, key=lambda k: (scores[k], -k))
 
 
+def cell_of(row: Row, name: str) -> Cell:
+    """Return the cell of a metric."""
+    return row.cells[list(METRICS).index(name)]
+
+
 def value(row: Row, name: str) -> float:
     """Return a metric of a row, in points; NaN where there is none."""
-    cell = row.cells[list(METRICS).index(name)].value
-    return float(cell) if isinstance(cell, float | int) else float("nan")
+    found = cell_of(row, name).value
+    return float(found) if isinstance(found, float | int) else float("nan")
 
 
 def paper_rows(table: str, section: str, setting: str = FLAN, columns: Sequence[Column] = COLUMNS) -> Section:
@@ -185,20 +190,31 @@ class DrawnOnce:
 
 
 def draw_lines(title: str, xlabel: str, lines: Mapping[str, Mapping[float, Row]]) -> Figure:
-    """Draw metrics over a number, a line for each of several series; values stand at equal distances."""
-    figure = new_figure(9, 3.8)
+    """Draw metrics over a number, a line for each of several series."""
+    panels = {
+        name: {label: {x: cell_of(row, name) for x, row in line.items()} for label, line in lines.items()}
+        for name in DRAWN
+    }
+    return draw_panels(title, xlabel, panels)
+
+
+def draw_panels(
+    title: str, xlabel: str, panels: Mapping[str, Mapping[str, Mapping[float, Cell]]], legend: str = ""
+) -> Figure:
+    """Draw a panel for each name, with a line for each series in it; values of x stand at equal distances."""
+    figure = new_figure(3 + 3 * len(panels), 3.8)
     figure.suptitle(title)
-    places = {x: place for place, x in enumerate(sorted({x for line in lines.values() for x in line}))}
-    for axes, name in zip(figure.subplots(1, len(DRAWN)), DRAWN, strict=True):
+    for axes, (name, lines) in zip(figure.subplots(1, len(panels)), panels.items(), strict=True):
+        places = {x: place for place, x in enumerate(sorted({x for line in lines.values() for x in line}))}
         for label, line in lines.items():
-            known, values, errors = _known(name, list(line.values()))
-            xs = [places[x] for x in line]
-            axes.errorbar([xs[i] for i in known], values, yerr=errors, capsize=3, label=label, marker="o")
+            known = {places[x]: cell for x, cell in line.items() if cell.value is not None}
+            values, errors = [cell.value for cell in known.values()], [cell.error or 0.0 for cell in known.values()]
+            axes.errorbar(list(known), values, yerr=errors, capsize=3, label=label, marker="o")
         axes.set_title(name)
         axes.set_xticks(list(places.values()), [f"{x:g}" for x in places])
         axes.set_xlabel(xlabel)
-    if len(lines) > 1:
-        axes.legend()
+    if legend or len(lines) > 1:
+        axes.legend(title=legend or None)
     return figure
 
 
@@ -207,16 +223,10 @@ def draw_rows(title: str, rows: Sequence[Row]) -> Figure:
     figure = new_figure(9, 1.4 + 0.4 * len(rows))
     figure.suptitle(title)
     for axes, name in zip(figure.subplots(1, len(DRAWN), sharey=True), DRAWN, strict=True):
-        known, values, errors = _known(name, rows)
-        axes.errorbar(values, known, xerr=errors, fmt="o", capsize=3)
+        known = {place: cell for place, row in enumerate(rows) if (cell := cell_of(row, name)).value is not None}
+        values, errors = [cell.value for cell in known.values()], [cell.error or 0.0 for cell in known.values()]
+        axes.errorbar(values, list(known), xerr=errors, fmt="o", capsize=3)
         axes.set_yticks(range(len(rows)), [row.label for row in rows])
         axes.set_title(name)
     axes.invert_yaxis()
     return figure
-
-
-def _known(name: str, rows: Sequence[Row]) -> tuple[list[int], list[Any], list[float]]:
-    """Return which rows have a metric, its values and their errors."""
-    cells = [row.cells[list(METRICS).index(name)] for row in rows]
-    known = [place for place, cell in enumerate(cells) if cell.value is not None]
-    return known, [cells[place].value for place in known], [cells[place].error or 0.0 for place in known]

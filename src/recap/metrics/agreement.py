@@ -11,7 +11,6 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from recap.datasets.judgements import Judgements, Preferences
-from recap.errors import MissingExtraError
 from recap.metrics.correlation import (
     Accuracy,
     Correlation,
@@ -21,7 +20,7 @@ from recap.metrics.correlation import (
     rater_tau,
 )
 from recap.metrics.report import Report, unavailable_lines
-from recap.metrics.significance import save_figure
+from recap.metrics.significance import new_figure, save_figure
 
 Rows: TypeAlias = Sequence[Correlation | Accuracy]
 """One row a metric."""
@@ -114,12 +113,8 @@ def _cells(row: Correlation | Accuracy, paper: Mapping[str, float]) -> dict[str,
 
 def save_plot(rows: Rows, judged: Judgements | Preferences, path: str) -> None:
     """Draw one bar a metric: the tau that is usual on these data with its interval, or the accuracy."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("the plot", "plot") from error
     variant = judged.variant if isinstance(judged, Judgements) else ""
-    figure = Figure(figsize=(7, 1 + 0.35 * len(rows)), layout="constrained")
+    figure = new_figure(7, 1 + 0.35 * len(rows), "the plot")
     axes = figure.add_subplot()
     for place, row in enumerate(rows):
         if isinstance(row, Accuracy):

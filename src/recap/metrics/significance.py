@@ -94,12 +94,8 @@ def save_heatmap(report: Report, path: str | Path) -> None:
 
 def heatmap(names: Sequence[str], matrix: Floats) -> Figure:
     """Return a figure of the correlation between metrics."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("the heat map", "plot") from error
     size = 2 + 0.55 * len(names)
-    figure = Figure(figsize=(size + 1, size), layout="constrained")
+    figure = new_figure(size + 1, size, "the heat map")
     axes = figure.add_subplot()
     image = axes.imshow(matrix, vmin=-1, vmax=1, cmap="RdBu_r")
     axes.set_xticks(range(len(names)), names, rotation=60, ha="right")
@@ -109,6 +105,15 @@ def heatmap(names: Sequence[str], matrix: Floats) -> Figure:
         axes.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=7, color=colour)
     figure.colorbar(image, label="Pearson correlation over images")
     return figure
+
+
+def new_figure(width: float, height: float, what: str = "drawing figures", extra: str = "plot") -> Figure:
+    """Return an empty figure, its size in inches; ``what`` needs ``extra`` to be installed."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError(what, extra) from error
+    return Figure(figsize=(width, height), layout="constrained")
 
 
 def save_figure(save: Callable[..., None], path: str | Path) -> None:
