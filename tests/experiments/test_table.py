@@ -110,5 +110,5 @@ def test_json_keeps_all_digits_and_what_is_best(full: Table) -> None:
 
 
 def test_an_unknown_format_is_refused(full: Table) -> None:
-    with pytest.raises(InputError, match="there are text, markdown, latex, json"):
+    with pytest.raises(InputError, match="known: text, markdown, latex, json"):
         full.render("word")
