@@ -143,7 +143,7 @@ class MutableStore(CaptionStore):
 
     ``add`` takes the encoder's unit rows as they are. What is searched are these rows moved by ``center`` (the mean
     text vector of the alignment) and at unit length again, so that a dot product with an aligned image is the aligned
-    cosine. Several threads may search at once; while one of them adds or removes, no other may use the store.
+    cosine. Several threads may search at once; while one of them changes or commits it, no other may use the store.
     """
 
     url = ""

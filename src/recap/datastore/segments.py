@@ -199,7 +199,7 @@ class Segments:
     def put(self, start: int, new: Sequence[Segment]) -> None:
         """Let ``new``, which hold all captions that are left of them, replace the segments from ``start`` on."""
         self.gone = self.gone_before(start)
-        self.all[start:] = new
+        self.all = [*self.all[:start], *new]
         self._firsts = np.array([segment.ids[0] for segment in self.all], dtype=np.int64)
 
     def gone_before(self, start: int) -> Ids:
