@@ -28,9 +28,12 @@ from recap.datasets import PairFiles
 from recap.encoders import ImageEncoder, load_encoder
 from recap.errors import ImageError, InputError, PackError, RecapWarning
 from recap.fitting.confidence import Judge, KnownPictures, fit_calibration, own_rows
+from recap.fitting.embedding import embed
+from recap.fitting.vectors import VectorFolder
 from recap.language import Decoding
 from recap.packs.builtin import packaged_file
 from recap.packs.folder import CONFIDENCE
+from recap.parallel.parts import find_parts
 from recap.selection import RULES, Proposals, by_consensus
 from recap.types import Caption, Draft, Evidence, ImageLike, Pair, Prompt
 
@@ -439,17 +442,23 @@ class Detailed:
             yield np.append(row, np.float32(7)) if details and not isinstance(row, ImageError) else row
 
 
-@pytest.mark.parametrize("kind", ["memory", "files"])
+@pytest.mark.parametrize("kind", ["memory", "files", "bucket"])
 def test_a_model_that_looks_is_calibrated_on_what_it_sees(
     many: list[Pair], encoder_folder: Path, tmp_path: Path, kind: str
 ):
     plain = load_encoder(f"onnx:{encoder_folder}")
     encoder, model = replace(plain, image=Detailed(plain.image)), Looking()
-    pairs = many
-    if kind == "files":
+    pairs: Any = many
+    if kind != "memory":
+        folder = tmp_path / "pairs"
+        folder.mkdir()
         for pair in many:
-            pair.image.save(tmp_path / f"{pair.id}.png")  # type: ignore[union-attr]
-        pairs = [Pair(tmp_path / f"{pair.id}.png", pair.captions, pair.id) for pair in many]
+            pair.image.save(folder / f"{pair.id}.png")  # type: ignore[union-attr]
+            (folder / f"{pair.id}.txt").write_text("\n".join(pair.captions))
+        pairs = folder
+    if kind == "bucket":
+        embed(find_parts(f"file://{folder}", size=9), str(tmp_path / "vectors"), encoder)
+        pairs = VectorFolder(str(tmp_path / "vectors"))
     fitted = ReCap.fit(pairs, encoder=encoder, language_model=model, method="ols", keep_vectors=True)
     assert fitted.calibration is not None
     assert fitted.calibration.pictures == len(many)

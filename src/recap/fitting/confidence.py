@@ -28,8 +28,9 @@ from recap.errors import ImageError, InputError, RecapWarning
 from recap.fitting.fit import empty_statistics
 from recap.fitting.pairs import Pairs, Sample, as_pairs, smallest_hashes
 from recap.packs.register import captions_digest
+from recap.parallel import storage
 from recap.selection import RULES, Proposals
-from recap.types import Pair, Vectors
+from recap.types import ImageLike, Pair, Vectors
 
 if TYPE_CHECKING:
     from recap.captioner import ReCap
@@ -102,9 +103,9 @@ class KnownPictures:
         """Return pictures a captioner was fitted on; read again where its language model looks at them."""
         kept = [(item, item.vector) for item in sample.pictures]
         if captioner.looks:
-            rows = captioner.encode_each(item.pair.image for item in sample.pictures)
+            rows = captioner.encode_each(_read(item.pair.image) for item in sample.pictures)
             seen = [(i, row) for i, row in zip(sample.pictures, rows, strict=True) if not isinstance(row, ImageError)]
-            # those of vectors and archives are not there any more, and have to do without
+            # those inside of archives that others read are not here, and have to do without
             kept = seen if len(seen) >= FEWEST_PICTURES else kept
         return cls(
             np.stack([row for _, row in kept]),
@@ -276,6 +277,16 @@ def unit_of(captioner: ReCap, known: KnownPictures, judge: Judge | None = None) 
         f"confidence needs at least {FEWEST_PICTURES} pictures with two captions or more, to see how close captions "
         "of one picture are with this encoder"
     )
+
+
+def _read(image: ImageLike) -> ImageLike:
+    """Return a picture as encoders take it, from a bucket too; nothing where it cannot be reached."""
+    if not isinstance(image, str) or not storage.is_url(image):
+        return image
+    try:
+        return storage.read_bytes(image)
+    except InputError:
+        return b""
 
 
 def _proposals(captioner: ReCap, images: Vectors, ids: Sequence[str] | None = None) -> Iterator[Proposals]:
