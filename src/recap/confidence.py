@@ -25,7 +25,7 @@ Floats = npt.NDArray[np.float64]
 
 FEATURES = ("cosine", "nearest", "support", "agreement", "spread")
 DEPTH = 30
-"""So many of the nearest captions are looked at, so that k and pool do not matter where they are larger."""
+"""Number of the nearest captions that count, so that k and pool do not matter where they are larger."""
 
 
 def features(texts: Sequence[str], cosines: npt.ArrayLike, evidence: Sequence[Evidence]) -> Floats:

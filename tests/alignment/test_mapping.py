@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from recap.alignment import METHODS, LinearAlignment, PairStatistics, search_beta
-from recap.alignment.mapping import BETAS, _found
+from recap.alignment.mapping import BETAS, _count_hits
 from recap.errors import InputError
 
 
@@ -233,7 +233,7 @@ def test_turned_spaces_want_the_map_and_equal_spaces_the_identity() -> None:
 
 def test_counts_equal_the_plain_way_of_counting() -> None:
     images, texts, groups = pairs(rotated=True, n=40)
-    found = _found(LinearAlignment("beta-procrustes", beta=0.0).fit(images, texts, groups), images, texts, groups)
+    found = _count_hits(LinearAlignment("beta-procrustes", beta=0.0).fit(images, texts, groups), images, texts, groups)
     for count, beta in zip(found, BETAS, strict=True):
         aligned = LinearAlignment("beta-procrustes", beta=beta).fit(images, texts, groups)
         nearest = (aligned.transform(images) @ aligned.transform_texts(texts).T).argmax(axis=1)

@@ -39,7 +39,7 @@ class Schedule:
 
     iterations: int
     batch: int | None = None
-    """So many images take part in a step; None for all."""
+    """Batch size, in images; None for all."""
     learning_rate: float = 5e-4
     final_rate: float = 1e-7
     weight_decay: float = 5e-4

@@ -318,18 +318,18 @@ def search_beta(
         out = np.zeros(len(image_rows), dtype=bool)
         out[random.permutation(len(image_rows))[:held_out]] = True
         aligned = LinearAlignment("beta-procrustes", beta=0.0)
-        aligned.fit(*_chosen(image_rows, text_rows, owners, ~out))
-        found += _found(aligned, *_chosen(image_rows, text_rows, owners, out))
+        aligned.fit(*_subset(image_rows, text_rows, owners, ~out))
+        found += _count_hits(aligned, *_subset(image_rows, text_rows, owners, out))
     return float(BETAS[found.argmax()])
 
 
-def _chosen(images: Rows, texts: Rows, owners: Indices, chosen: npt.NDArray[np.bool_]) -> tuple[Rows, Rows, Indices]:
+def _subset(images: Rows, texts: Rows, owners: Indices, chosen: npt.NDArray[np.bool_]) -> tuple[Rows, Rows, Indices]:
     """Return some of the images, their texts, and for each of these texts the new row of its image."""
     kept = chosen[owners]
     return images[chosen], texts[kept], (np.cumsum(chosen) - 1)[owners[kept]]
 
 
-def _found(aligned: LinearAlignment, images: Rows, texts: Rows, owners: Indices) -> npt.NDArray[np.float64]:
+def _count_hits(aligned: LinearAlignment, images: Rows, texts: Rows, owners: Indices) -> npt.NDArray[np.float64]:
     """Return for each beta how many images have a text of their own nearest.
 
     (W - beta (W - I)) f is (1 - beta) W f + beta f, and so are its products with the texts: two products serve all

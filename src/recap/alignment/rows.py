@@ -149,7 +149,7 @@ class Captions:
 
 
 def assign_captions(images: int, texts: int, groups: npt.ArrayLike | None, counts: npt.ArrayLike | None) -> Captions:
-    """Return which of so many texts belong to which of so many images.
+    """Return which texts belong to which images, given the numbers of both.
 
     Give ``groups`` (for each text the row of its image), ``counts`` (the texts of each image, which lie in the order
     of the images), or neither: row i of the one belongs to row i of the other.

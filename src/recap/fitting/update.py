@@ -19,7 +19,7 @@ from recap.fitting.confidence import calibrate_fitted, drop_calibration
 from recap.fitting.fit import encode_pairs
 from recap.fitting.pairs import FitReport, Pairs, as_pairs
 from recap.fitting.passes import FITTED, KnownPairs, keys_of
-from recap.packs.register import Picture, Pictures, captions_digest, some
+from recap.packs.register import Picture, Pictures, captions_digest, shorten
 from recap.types import Pair, Vectors
 
 if TYPE_CHECKING:
@@ -114,12 +114,12 @@ def _encoded_again(captioner: ReCap, gone: Sequence[Picture], given: dict[str, P
     missing = sorted(picture.id for picture in gone if picture.id not in given)
     if missing:
         raise InputError(
-            f"the pack keeps no image vectors, so the pictures have to be given again; missing: {some(missing)}"
+            f"the pack keeps no image vectors, so the pictures have to be given again; missing: {shorten(missing)}"
         )
     contents = [read(given[picture.id].image) for picture in gone]
     others = [p.id for p, content in zip(gone, contents, strict=True) if digest(content, p.id).hex() != p.sha256]
     if others:
-        raise InputError(f"not the pictures that were fitted, but others of the same name: {some(others)}")
+        raise InputError(f"not the pictures that were fitted, but others of the same name: {shorten(others)}")
     return captioner.encoder.encode_images(contents)
 
 

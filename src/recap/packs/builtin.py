@@ -28,7 +28,7 @@ from recap.packs.config import PackConfig
 from recap.settings import EXAMPLE_CAPTIONS, EXAMPLES, Settings
 
 CAPTIONS = 50_000
-"""So many captions are in the datastore unless more are asked for."""
+"""Default number of captions in the datastore."""
 
 ENCODER = "builtin"
 LANGUAGE_MODEL = "writer"

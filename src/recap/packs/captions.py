@@ -103,8 +103,8 @@ def add(
     with changing(folder) as store:
         if encoder.fingerprint != PackConfig.read(folder).text_fingerprint:
             raise EncoderMismatchError(f"{folder}: its captions were embedded by another encoder than {encoder.name}")
-        there = _there(store, rows)
-        new = [row for row in dict.fromkeys(rows) if (row.text, row.source, row.image_id) not in there]
+        known = _find_equal(store, rows)
+        new = [row for row in dict.fromkeys(rows) if (row.text, row.source, row.image_id) not in known]
         if new:
             texts = [row.text for row in new]
             store.add(
@@ -230,7 +230,7 @@ def _write(old: MutableStore, where: str, target: Path, about: dict[str, Any]) -
         in_memory.save(target)
 
 
-def _there(store: MutableStore, rows: Sequence[Sentence]) -> set[tuple[str, str, str]]:
+def _find_equal(store: MutableStore, rows: Sequence[Sentence]) -> set[tuple[str, str, str]]:
     """Return which captions of the store could be meant by ``rows``, by text, source and image."""
     candidates = store.find(source={row.source for row in rows})
     wanted = {row.text for row in rows}

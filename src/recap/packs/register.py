@@ -29,7 +29,7 @@ _KIND = "pictures"
 _COLUMNS = {"id": "text", "source": "text", "sha256": "text", "caption_ids": "ints", "captions_sha256": "text"}
 _TEXTS = [name for name, kind in _COLUMNS.items() if kind == "text"]
 SHOWN = 5
-"""So many names are in a message."""
+"""Number of names in a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +97,14 @@ class Pictures:
             if picture.id in wanted and source in (None, picture.source):
                 places.setdefault(picture.id, []).append(place)
         if unknown := sorted(wanted - places.keys()):
-            raise InputError(f"{len(unknown)} of {len(wanted)} pictures are not in the pack: {some(unknown)}")
+            raise InputError(f"{len(unknown)} of {len(wanted)} pictures are not in the pack: {shorten(unknown)}")
         sources = {self._pictures[place].source for found in places.values() for place in found}
         doubtful = sorted(
             name for name, found in places.items() if len({self._pictures[place].source for place in found}) > 1
         )
         if doubtful:
             raise InputError(
-                f"{some(doubtful)}: pictures of that name are in several sources ({', '.join(sorted(sources))}); "
+                f"{shorten(doubtful)}: pictures of that name are in several sources ({', '.join(sorted(sources))}); "
                 "say which source is meant"
             )
         return sorted(place for found in places.values() for place in found)
@@ -175,7 +175,7 @@ class Pictures:
         return loaded
 
 
-def some(names: Sequence[str]) -> str:
+def shorten(names: Sequence[str]) -> str:
     """Return the first few of many names."""
     return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
 

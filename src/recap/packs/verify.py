@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -42,43 +43,31 @@ class _Parts:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._known: dict[str, Any] = {}
 
-    def _get(self, name: str, load: Callable[[], Any]) -> Any:
-        if name not in self._known:
-            self._known[name] = load()
-        return self._known[name]
-
-    @property
+    @cached_property
     def config(self) -> PackConfig:
-        config: PackConfig = self._get("config", lambda: PackConfig.read(self.folder))
-        return config
+        return PackConfig.read(self.folder)
 
-    @property
+    @cached_property
     def alignment(self) -> LinearAlignment:
-        alignment: LinearAlignment = self._get("map", lambda: LinearAlignment.load(self.folder / pack.ALIGNMENT))
-        return alignment
+        return LinearAlignment.load(self.folder / pack.ALIGNMENT)
 
-    @property
+    @cached_property
     def statistics(self) -> PairStatistics:
-        statistics: PairStatistics = self._get("sums", lambda: PairStatistics.load(self.folder / pack.STATISTICS))
-        return statistics
+        return PairStatistics.load(self.folder / pack.STATISTICS)
 
     @property
     def place(self) -> str:
         """Where the captions are."""
         return str(self.config.datastore or self.folder / pack.DATASTORE)
 
-    @property
+    @cached_property
     def datastore(self) -> MutableStore | DatastoreView:
-        store: MutableStore | DatastoreView
-        store = self._get("store", lambda: self.config.open_datastore(verify=True))
-        return store
+        return self.config.open_datastore(verify=True)
 
-    @property
+    @cached_property
     def pictures(self) -> Pictures | None:
-        pictures: Pictures | None = self._get("pictures", lambda: Pictures.load(self.folder))
-        return pictures
+        return Pictures.load(self.folder)
 
 
 def verify(folder: Path, *, encoder: bool = False) -> Iterator[Check]:
