@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-from recap.datastore import CaptionStore, Datastore, DatastoreView, ImageTable
+from recap.datastore import CaptionStore, Datastore, DatastoreView, ImageTable, view
 from recap.errors import EncoderMismatchError, InputError
 
 
@@ -118,3 +122,11 @@ def test_it_is_kept_on_disk(tables, unit, tmp_path):
 def test_nothing_to_find(unit):
     found = ImageTable(8).search_captions(Datastore(16), unit(2, 8), 3)
     assert found.ids.shape == (2, 0)
+
+
+def test_another_database_is_a_line_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "walls_of_ada", SimpleNamespace(open_address=str.upper))
+    monkeypatch.setitem(view.DATABASES, "walls:", "walls_of_ada")
+    assert view.open_store("walls:here") == "WALLS:HERE"
+    assert all(map(view.is_address, ("walls:", "milvus:x")))
+    assert not any(map(view.is_address, ("disk", tmp_path, None)))

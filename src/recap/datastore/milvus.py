@@ -30,7 +30,7 @@ from recap.datastore.base import (
 )
 from recap.datastore.ranking import dot_error, rank, uncentred
 from recap.datastore.store import DiskStore
-from recap.datastore.view import MILVUS_INDEXES, Address, milvus_condition
+from recap.datastore.view import MILVUS_INDEXES, Address, DatastoreView, milvus_condition
 from recap.errors import InputError, MissingExtraError, PackError
 from recap.types import Vectors
 
@@ -369,6 +369,16 @@ class MilvusStore(MutableStore):
             some, wanted = exclude and exclude[piece], milvus_condition(filters)
             ids[piece], similarities[piece] = self._collection.search(queries[piece], k, self._index, wanted, some)
         return SearchResult(ids, similarities)
+
+
+create = MilvusStore.create
+
+
+def open_address(url: str) -> MilvusStore | DatastoreView:
+    """Open the collection at an address, or a view of several."""
+    address = Address.parse(url)
+    stores = [MilvusStore(address.one(name).url) for name in address.collections]
+    return stores[0] if len(stores) == 1 else DatastoreView(stores, url=address.url)
 
 
 def check_free(url: str) -> None:

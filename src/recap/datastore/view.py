@@ -6,8 +6,9 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 from urllib.parse import parse_qs
 
 import numpy as np
@@ -32,7 +33,8 @@ from recap.errors import InputError
 from recap.types import Evidence, Vectors
 
 MILVUS = "milvus:"
-"""How the address of a store in a database begins."""
+DATABASES = {MILVUS: "recap.datastore.milvus"}
+"""Modules of databases by how their addresses begin; each has ``open_address``, ``create`` and ``check_free``."""
 
 DEFAULT_COLLECTION = "captions"
 MILVUS_INDEXES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -259,17 +261,24 @@ def _global(number: int, ids: Ids) -> Ids:
     return np.where(ids < 0, -1, ids + (number << ID_BITS))
 
 
+def is_address(location: object) -> TypeGuard[str]:
+    """Tell whether a location is the address of a database, not a folder or a kind of index."""
+    return isinstance(location, str) and location.startswith(tuple(DATABASES))
+
+
+def database_of(address: str) -> Any:
+    """Import the module of the database that an address leads to; see ``DATABASES``."""
+    return import_module(next(module for start, module in DATABASES.items() if address.startswith(start)))
+
+
 def open_store(location: str | Path, *, verify: bool = False) -> MutableStore | DatastoreView:
     """Open the store in a folder, or at an address such as ``milvus:http://host:19530?collection=captions``.
 
     With several collections, separated by commas, it is a view of all of them. ``verify`` compares the sha256 of files.
     """
-    if isinstance(location, str) and location.startswith(MILVUS):
-        from recap.datastore.milvus import MilvusStore
-
-        address = Address.parse(location)
-        stores = [MilvusStore(address.one(name).url) for name in address.collections]
-        return stores[0] if len(stores) == 1 else DatastoreView(stores, url=address.url)
+    if is_address(location):
+        opened: MutableStore | DatastoreView = database_of(location).open_address(location)
+        return opened
     if read_manifest(Path(location)).on_disk:
         return DiskStore(location, verify=verify)
     return Datastore.load(location, verify=verify)

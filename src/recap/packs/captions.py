@@ -23,7 +23,7 @@ from recap.datastore import Datastore, DatastoreView, DiskStore, MutableStore
 from recap.datastore.base import Ids
 from recap.datastore.index import index_arguments
 from recap.datastore.manifest import DISK
-from recap.datastore.view import MILVUS
+from recap.datastore.view import database_of, is_address
 from recap.encoders import TextEncoder
 from recap.errors import EncoderMismatchError, PackError
 from recap.files import atomic_folder
@@ -36,10 +36,8 @@ MakeStore = Callable[[TextEncoder], MutableStore | None]
 
 def check_place(where: str) -> None:
     """Raise ``InputError`` unless captions can be moved to such a place; see ``move``."""
-    if where.startswith(MILVUS):
-        from recap.datastore.milvus import check_free
-
-        check_free(where)
+    if is_address(where):
+        database_of(where).check_free(where)
     else:
         index_arguments(where)
 
@@ -54,7 +52,7 @@ def staging(target: Path, where: str | None) -> Iterator[MakeStore]:
     folder = target.absolute().with_name(f".{target.absolute().name}.captions")
 
     def make(text: TextEncoder) -> MutableStore | None:
-        if where is None or not (where == DISK or where.startswith(MILVUS)):
+        if where is None or not (where == DISK or is_address(where)):
             return None
         shutil.rmtree(folder, ignore_errors=True)
         about: dict[str, Any] = {"encoder": text.name, "fingerprint": text.fingerprint, "dtype": "float32"}
@@ -200,7 +198,7 @@ def _move(folder: Path, where: str) -> None:
     }
     with old.held_at(inside):
         config = PackConfig.read(folder).but(datastore="")
-        if where.startswith(MILVUS):
+        if is_address(where):
             config.but(datastore=_write_to_database(old, where, about)).write()
             shutil.rmtree(inside, ignore_errors=True)
         else:
@@ -210,12 +208,10 @@ def _move(folder: Path, where: str) -> None:
 
 
 def _write_to_database(old: MutableStore, where: str, about: dict[str, Any]) -> str:
-    from recap.datastore.milvus import MilvusStore
-
-    new = MilvusStore.create(where, old.dimension, unfinished=True, **about)
+    new = database_of(where).create(where, old.dimension, unfinished=True, **about)
     new.take_over(old)
     new.commit()
-    return new.url
+    return str(new.url)
 
 
 def _write(old: MutableStore, where: str, target: Path, about: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from recap import __version__
 from recap.datastore import DatastoreView, MutableStore, open_store
-from recap.datastore.view import MILVUS
+from recap.datastore.view import DATABASES, is_address
 from recap.encoders import Encoder, load_encoder
 from recap.errors import EncoderMismatchError, InputError, PackError, damaged
 from recap.files import read_json, sealed, write_json
@@ -121,8 +121,8 @@ def _check(values: Any, path: Path) -> None:
     for name in (*_REQUIRED, "generation", "recap_version"):
         if not isinstance(values.get(name, ""), str):
             raise PackError(f"{path}: {name} must be a text, not {type(values[name]).__name__}")
-    elsewhere = values.get("datastore") or MILVUS
-    if not isinstance(elsewhere, str) or not elsewhere.startswith(MILVUS):
-        raise PackError(f"{path}: captions are in the pack or at an address that begins with {MILVUS}, not elsewhere")
+    if values.get("datastore") and not is_address(values["datastore"]):
+        known = " or ".join(DATABASES)
+        raise PackError(f"{path}: captions are in the pack or at an address that begins with {known}, not elsewhere")
     if not isinstance(values.get("files", {}), dict):
         raise PackError(f"{path}: files must be a table, not {type(values['files']).__name__}")
