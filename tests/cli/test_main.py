@@ -1,10 +1,14 @@
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from program import recap
+
+
+needs_ct2 = pytest.mark.skipif(find_spec("ctranslate2") is None, reason="needs the extra ct2")
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +87,7 @@ def test_bad_pictures_are_named_and_counted(pack: Path, new_pictures: dict[str, 
         (["experiment", "retreival", "--data", "EMPTY"], "did you mean retrieval?"),
         (["fit", "EMPTY", "--out", "o"], "no pair of a picture and a caption"),
         (["fit", "EMPTY", "--out", "o", "--encoder", "magic"], "no pair"),
-        (["convert", "nowhere", "--out", "o"], "nowhere"),
+        pytest.param(["convert", "nowhere", "--out", "o"], "nowhere", marks=needs_ct2),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_line(pack: Path, tmp_path: Path, arguments: list[str], message: str):
