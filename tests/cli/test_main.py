@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from program import recap
 
-
 needs_ct2 = pytest.mark.skipif(find_spec("ctranslate2") is None, reason="needs the extra ct2")
 
 
