@@ -3,7 +3,7 @@
     python tools/train_eyes.py pictures --work DIR --mirror DIR --part 0 --parts 2    # an hour on two cores
     python tools/train_eyes.py texts --work DIR
     python tools/train_eyes.py warm-up --work DIR --minutes 12    # heads and text tower, on mean tokens
-    python tools/train_eyes.py train --work DIR --minutes 40      # everything
+    python tools/train_eyes.py train --work DIR --minutes 40      # everything; --start DIR begins with exported eyes
     python tools/train_eyes.py vectors --work DIR                 # of all pictures and sentences, for the next tools
     python tools/train_eyes.py export --work DIR                  # into the package
 
@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from eyes import data, export, maps, sources, texts, training, vectors
+from eyes.earlier import begin_with
 from eyes.model import Eyes
 from eyes.training import Rates, Run
 
@@ -45,6 +46,8 @@ def main() -> None:
     parser.add_argument("--minilm", type=Path, help="model.safetensors of all-MiniLM-L6-v2, in float32")
     parser.add_argument("--tested", type=Path, help="file with the numbers of COCO's test pictures (.npy)")
     parser.add_argument("--name", default="eyes", help="the name of the weights")
+    parser.add_argument("--start", type=Path, help="train: folder of exported eyes to begin with")
+    parser.add_argument("--bfloat16", action="store_true", help="compute in bfloat16, where the processor can")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     work: Path = arguments.work
@@ -61,7 +64,7 @@ def main() -> None:
         if arguments.step == "export":
             export.export(picture, model)
         else:
-            vectors.write(model, picture, work)
+            vectors.write(model, picture, work, bfloat16=arguments.bfloat16)
     else:
         _learn(arguments)
 
@@ -81,12 +84,17 @@ def _learn(arguments: argparse.Namespace) -> None:
         training.warm_up(run, split, said, training.means(run.model, split, pictures, work), arguments.minutes)
         return
     path = work / f"{arguments.name}.pt"
-    if not path.exists():
+    if not path.exists() and arguments.start:
+        for part in (model, average):
+            begin_with(part, arguments.start)
+        model.scale.data.fill_(np.log(30.0))
+    elif not path.exists():
         weights = torch.load(work / "warm.pt", weights_only=True)["average"]
         model.load_state_dict(weights)
         average.load_state_dict(weights)
+    model.image.stage.shrink.requires_grad_(False)  # a quarter of the time, and the eyes to begin with have it trained
     run = Run(model, average, path, Rates(heads=5e-4))
-    training.train(run, split, said, pictures, arguments.minutes)
+    training.train(run, split, said, pictures, arguments.minutes, bfloat16=arguments.bfloat16)
 
 
 def _records(work: Path, mirror: sources.Mirror) -> list[sources.Record]:

@@ -34,6 +34,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=256, help="train: of the model; small ones for comparisons")
     parser.add_argument("--start", type=Path, help="train: folder of an exported writer to begin with")
     parser.add_argument("--only", default="", help="train: only on these sources, joined by commas")
+    parser.add_argument("--bfloat16", action="store_true", help="compute in bfloat16, where the processor can")
     arguments = parser.parse_args()
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
@@ -46,12 +47,12 @@ def main() -> None:
     elif arguments.step == "train":
         from writer.training import train
 
-        how = {"width": arguments.width, "only": arguments.only, "start": arguments.start}
+        how = {"width": arguments.width, "only": arguments.only, "start": arguments.start, "bfloat16": arguments.bfloat16}
         train(arguments.work, arguments.minutes, arguments.name, **how)
     elif arguments.step == "tune":
         from writer.tuning import tune
 
-        tune(arguments.work, arguments.minutes)
+        tune(arguments.work, arguments.minutes, bfloat16=arguments.bfloat16)
     else:
         from writer.export import export
 

@@ -196,3 +196,38 @@ def test_splits_keep_the_test_apart_and_every_set_in_dev() -> None:
     assert sum(map(len, parts)) == len(set().union(*parts)) == 3500
     assert 20 < len(cut.dev["coco"]) < 100
     assert 5 < len(cut.dev["world"]) < 50
+
+
+def test_pictures_lose_their_colours_and_keep_their_other_repairs() -> None:
+    from eyes.maps import repaired
+    from eyes.sources import Record, without_colours
+
+    records = [Record("coco", str(number), "r", "b", ("a",), fix="letterbox") for number in range(20)]
+    records += [Record("charts", "1", "r", "b", ("a chart",))]
+    made = without_colours(records, 10)
+    assert len({record.id for record in made}) == 10
+    assert {record.source for record in made} == {"coco"}
+    assert {record.fix for record in made} == {"letterbox grey", "letterbox tint"}
+    red = png(Image.new("RGB", (6, 6), (200, 30, 40)))
+    grey = repaired(red, Record("x", "x", "x", "x", (), fix="grey")).getpixel((0, 0))
+    assert len(set(grey)) == 1
+    tint = repaired(red, Record("x", "x", "x", "x", (), fix="tint")).getpixel((0, 0))
+    assert tint[0] > tint[1] > tint[2]
+
+
+def test_training_can_begin_with_the_eyes_in_the_package() -> None:
+    import onnxruntime
+    from eyes.earlier import load_tower
+    from eyes.export import FOLDER
+    from eyes.model import SPACE, ImageTower
+
+    from recap.assets import fetch
+
+    tower = ImageTower(fetch("tinyvit")).eval()
+    maps = torch.randn(2, 160, 14, 14, generator=torch.Generator().manual_seed(3))
+    session = onnxruntime.InferenceSession(str(FOLDER / "image.onnx"), providers=["CPUExecutionProvider"])
+    expected = session.run(None, {"maps": maps.numpy()})[0][:, :SPACE]
+    with torch.no_grad():
+        assert np.abs(tower(maps).numpy() - expected).max() > 0.01
+        load_tower(tower, FOLDER / "image.onnx")
+        np.testing.assert_allclose(tower(maps).numpy(), expected, atol=1e-5)

@@ -14,7 +14,7 @@ from eyes.data import Pictures, Rows
 from eyes.maps import SHAPE
 from eyes.model import TEXT_WIDTH, Eyes
 
-DETAIL_WIDTH = 64
+DETAIL_WIDTH = 128
 FOLDER = Path(recap.__file__).parent / "data" / "eyes"
 
 

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageChops
+from PIL import Image, ImageChops, ImageOps
 
 from eyes.sources import Mirror, Record, read_blobs
 from recap.encoders.preprocess import Preprocess
 
 SHARD = 1024
 SHAPE = (160, 14, 14)
+TINT = ("#5a3410", "#d8b890")
+"""Darkest and lightest shade of a tinted picture."""
 RESIZE = "squash"
 """As the encoder in the package does: the whole picture is seen, and COCO's come squashed already."""
 
@@ -69,11 +71,14 @@ def contents(block: Sequence[Record], mirror: Mirror) -> Iterator[bytes]:
 def repaired(content: bytes, record: Record) -> Image.Image:
     """Return a picture as it was before its set changed it."""
     picture = Image.open(io.BytesIO(content)).convert("RGB")
-    if record.fix == "letterbox":
-        return without_border(picture)
-    if record.fix == "swapped":
-        return Image.merge("RGB", picture.split()[::-1])
+    for fix in record.fix.split():
+        picture = FIXES[fix](picture)
     return picture
+
+
+def tinted(picture: Image.Image) -> Image.Image:
+    """Return a picture between two shades of one colour, as old photographs and posters are."""
+    return ImageOps.colorize(picture.convert("L"), *TINT).convert("RGB")
 
 
 def without_border(picture: Image.Image) -> Image.Image:
@@ -83,3 +88,11 @@ def without_border(picture: Image.Image) -> Image.Image:
     if not box or (box[2] - box[0]) * (box[3] - box[1]) < picture.width * picture.height // 3:
         return picture
     return picture.crop(box)
+
+
+FIXES: dict[str, Callable[[Image.Image], Image.Image]] = {
+    "letterbox": without_border,
+    "swapped": lambda picture: Image.merge("RGB", picture.split()[::-1]),
+    "grey": lambda picture: picture.convert("L").convert("RGB"),
+    "tint": tinted,
+}

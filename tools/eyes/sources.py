@@ -12,11 +12,13 @@ import json
 import random
 import re
 import subprocess
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 SEED = 14
+TINTS = ("grey", "grey", "tint")
+"""What happens to pictures that lose their colours, each as likely as the others."""
 
 PHOTO = ("a photo of {}", "{}", "a close up of {}", "a picture of {}")
 SCENE = ("{}", "a photo of {}", "a view of {}", "the scene is {}")
@@ -32,7 +34,7 @@ class Record:
     blob: str
     captions: tuple[str, ...]
     fix: str = ""
-    """``letterbox``: a white border is cut off; ``swapped``: red and blue change places."""
+    """Names of ``eyes.maps.FIXES``, joined by spaces, such as ``letterbox`` (a white border is cut off)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,7 +345,16 @@ def all_records(mirror: Mirror, coco_captions: Iterable[Path]) -> list[Record]:
     common = coco(mirror, coco_captions)
     for part in (world, common):
         random.Random(SEED).shuffle(part)
-    return common[:40_000] + world + common[40_000:]
+    whole = common[:40_000] + world + common[40_000:]
+    return whole + without_colours(whole)
+
+
+def without_colours(records: Sequence[Record], count: int = 12_288) -> list[Record]:
+    """Return some photographs once more in shades of one colour, as many are that people have."""
+    rng = random.Random(SEED)
+    photographs = [record for record in records if record.source not in ("charts", "receipts", "art", "drawings")]
+    chosen = rng.sample(photographs, min(count, len(photographs)))
+    return [replace(record, fix=f"{record.fix} {rng.choice(TINTS)}".strip()) for record in chosen]
 
 
 def save(records: Iterable[Record], path: Path) -> None:

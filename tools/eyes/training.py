@@ -158,7 +158,9 @@ def warm_up(run: Run, split: Split, texts: Texts, means: dict[int, Tensor], minu
     run.save()
 
 
-def train(run: Run, split: Split, texts: Texts, pictures: Pictures, minutes: float, size: int = 768) -> None:
+def train(
+    run: Run, split: Split, texts: Texts, pictures: Pictures, minutes: float, size: int = 1024, half: bool = True
+) -> None:
     """Train both towers from the maps; half of the pictures are mirrored."""
     rng = np.random.default_rng(run.steps + 1)
     model = run.model
@@ -170,14 +172,17 @@ def train(run: Run, split: Split, texts: Texts, pictures: Pictures, minutes: flo
         maps = pictures.maps(chosen)
         mirrored = torch.from_numpy(rng.random(len(chosen)) < 0.5)
         maps[mirrored] = maps[mirrored].flip(-1)
-        said = embed_texts(model, texts, captions_of(split, chosen, texts, rng))
-        loss = contrast(model.image(maps), said, model.scale, meanings(split, chosen))
+        # the loss itself needs all its digits
+        with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+            seen = torch.cat([model.image(part) for part in maps.split(256)])
+            said = embed_texts(model, texts, captions_of(split, chosen, texts, rng))
+        loss = contrast(seen.float(), said.float(), model.scale, meanings(split, chosen))
         run.step(loss, schedule(run.seconds / (60 * minutes), run.steps))
         losses.append(loss.item())
         run.seconds += time.monotonic() - started
         if run.steps % 5 == 0:
             print(f"step {run.steps}, {run.seconds / 60:.1f} min, loss {np.mean(losses[-5:]):.3f}", flush=True)
-        if time.monotonic() - started_report > 600 or run.seconds >= 60 * minutes:
+        if time.monotonic() - started_report > 900 or run.seconds >= 60 * minutes:
             run.save()
             report(run, split, texts, pictures)
             started_report = time.monotonic()

@@ -13,10 +13,12 @@ from eyes.model import GRID, SPACE, Eyes
 from eyes.training import embed_texts
 
 BLOCK = 2048
+CAPTIONS = 2
+"""Captions of each picture whose vectors are written."""
 
 
 @torch.no_grad()
-def write(model: Eyes, picture: Picture, folder: Path) -> None:
+def write(model: Eyes, picture: Picture, folder: Path, *, bfloat16: bool = False) -> None:
     """Write a row for each record, and for each sentence about those that have a map; zeros for all others.
 
     ``vectors.npy`` and ``details.npy`` are those of pictures, ``text_vectors.npy`` those of sentences.
@@ -30,19 +32,20 @@ def write(model: Eyes, picture: Picture, folder: Path) -> None:
     there = pictures.there()
     for start in range(0, len(there), BLOCK):
         block = there[start : start + BLOCK]
-        seen = torch.cat(
-            [picture(pictures.maps(block[first : first + 256])) for first in range(0, len(block), 256)]
-        ).numpy()
+        with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+            parts = [picture(pictures.maps(block[first : first + 256])).float() for first in range(0, len(block), 256)]
+        seen = torch.cat(parts).numpy()
         rows[block], details[block] = seen[:, :SPACE], seen[:, SPACE:]
         print(f"{start + len(block):,} of {len(there):,} pictures", flush=True)
     details.flush()
     np.save(folder / "vectors.npy", rows)
     said = np.zeros((len(texts.sentences), SPACE), np.float16)
-    wanted = {texts.number[text] for row in there.tolist() for text in records[row].captions}
+    wanted = {texts.number[text] for row in there.tolist() for text in records[row].captions[:CAPTIONS]}
     done = np.array(sorted(number for number in wanted if texts.done[number]), np.int64)
     for start in range(0, len(done), BLOCK):
         block = done[start : start + BLOCK]
-        said[block] = embed_texts(model, texts, block.tolist()).numpy()
+        with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+            said[block] = embed_texts(model, texts, block.tolist()).float().numpy()
     np.save(folder / "text_vectors.npy", said)
     flags = np.zeros(len(said), bool)
     flags[done] = True

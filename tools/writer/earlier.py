@@ -25,6 +25,13 @@ def begin_with(model: Writer, folder: Path, vocabulary: list[str]) -> None:
     ours, theirs = (torch.tensor(part) for part in zip(*pairs, strict=True))
     state["words.weight"][ours] = found.pop("words.weight")[theirs]
     state["bias"][ours] = found.pop("bias")[theirs]
+    detail = found.get("detail.weight")
+    if detail is not None and detail.shape != state["detail.weight"].shape:
+        # further directions of a place are new, and mean nothing yet
+        state["detail.weight"].zero_()
+        state["detail.weight"][:, : detail.shape[1]] = detail
+        state["detail.bias"].copy_(found["detail.bias"])
+        print("details widened")
     taken = {name: value for name, value in found.items() if name in state and state[name].shape == value.shape}
     model.load_state_dict({**state, **taken})
     print(f"{len(pairs):,} of {len(vocabulary):,} words and {len(taken)} of {len(state)} tensors are from {folder}")

@@ -32,7 +32,7 @@ class Shape:
     vector_tokens: int = 4
     places: int = 49
     """In how many places the picture is looked at."""
-    detail: int = 64
+    detail: int = 128
     """How many numbers there are for each place."""
     dropout: float = 0.0
 
@@ -227,10 +227,10 @@ class Writer(nn.Module):
         first = self.shape.front
         in_vocabulary = (targets < self.shape.vocabulary) & (targets != PAD)
         # only places with a word of the vocabulary need its logits, which are most of the work
-        loss = F.cross_entropy(self.logits(state[in_vocabulary]), targets[in_vocabulary], reduction="none")
-        written = torch.full_like(targets, -30.0, dtype=state.dtype).masked_scatter(in_vocabulary, -loss)
-        copies = self.copies(state, self.copy_key(memory[:, first:]), mask[:, 0, :, first:])
-        gate = self.gate(state)
+        loss = F.cross_entropy(self.logits(state[in_vocabulary]).float(), targets[in_vocabulary], reduction="none")
+        written = torch.full_like(targets, -30.0, dtype=loss.dtype).masked_scatter(in_vocabulary, -loss)
+        copies = self.copies(state, self.copy_key(memory[:, first:]), mask[:, 0, :, first:]).float()
+        gate = self.gate(state).float()
         same = tokens[:, None, :] == targets[..., None]
         copied = (copies.softmax(-1) * same).sum(-1).clamp_min(1e-9).log()
         gate = gate[..., 0]

@@ -33,6 +33,8 @@ from recap.types import Pair, Vectors, unit_rows
 MINIMUM = 8
 """A word must occur so often in the captions to be in the vocabulary."""
 FOLDS = 5
+STORED = 120_000
+"""Captions of COCO to retrieve from."""
 
 Ids = npt.NDArray[np.int32]
 Names = Sequence[str] | npt.NDArray[np.str_]
@@ -140,6 +142,7 @@ class World:
         content = json.loads(fetch("coco-captions-train").read_text(encoding="utf-8"))
         chosen = choose_captions([(str(item["image_id"]), item["caption"]) for item in content["annotations"]], 0)
         known = [(image, text) for image, text in chosen if text in self.numbers and self.done[self.numbers[text]]]
+        known = [known[place] for place in np.sort(np.random.default_rng(0).permutation(len(known))[:STORED])]
         concepts = concept_sentences()
         rows = unit_rows(self.sentences[[self.numbers[text] for _, text in known]])
         rows = np.concatenate([rows, encoder.encode_texts(concepts)])

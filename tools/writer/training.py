@@ -96,6 +96,7 @@ def train(
     width: int = 256,
     only: str = "",
     start: Path | None = None,
+    bfloat16: bool = False,
 ) -> None:
     """Train for so many minutes in all, counting those of earlier runs; on all sources, or ``only`` on some.
 
@@ -121,7 +122,8 @@ def train(
         started = time.monotonic()
         rate = PEAK_RATE * min(1.0, (run.steps + 1) / WARM_UP, max(0.02, (1 - run.seconds / budget) / 0.7))
         batch = next(batches)
-        loss = likelihood_loss(run.model, batch, remember(run.model, batch))
+        with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+            loss = likelihood_loss(run.model, batch, remember(run.model, batch))
         run.step(loss, rate)
         losses.append(loss.item())
         run.seconds += time.monotonic() - started

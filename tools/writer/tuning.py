@@ -38,7 +38,7 @@ WITNESSES = 3
 GENTLE = Noise(fewer=0.15, wrong=0.05, no_vector=0.05, no_details=0.1, no_captions=0.04, hidden=0.15, other_map=0.1)
 
 
-def tune(folder: Path, minutes: float, start: str = "likelihood", name: str = "tuned") -> None:
+def tune(folder: Path, minutes: float, start: str = "likelihood", name: str = "tuned", *, bfloat16: bool = False) -> None:
     """Go on from the averaged weights of ``start`` for so many minutes, counting those of earlier runs."""
     corpus = Corpus(folder)
     run = _open(folder, start, name)
@@ -56,10 +56,12 @@ def tune(folder: Path, minutes: float, start: str = "likelihood", name: str = "t
         started = time.monotonic()
         rate = RATE * min(1.0, (run.steps + 1) / WARM_UP, max(0.05, (1 - run.seconds / budget) / 0.6))
         batch, images = next(batches)
-        memory = remember(run.model, batch)
-        loss, reward = critical_loss(run.model, batch, memory, images, corpus, judge)
+        with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+            memory = remember(run.model, batch)
+        loss, reward = critical_loss(run.model, batch, memory, images, corpus, judge, bfloat16)
         if run.steps % EVERY == 0:
-            loss = loss + LIKELIHOOD * likelihood_loss(run.model, batch, memory)
+            with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+                loss = loss + LIKELIHOOD * likelihood_loss(run.model, batch, memory)
         run.step(loss, rate)
         rewards.append(reward)
         run.seconds += time.monotonic() - started
@@ -69,10 +71,16 @@ def tune(folder: Path, minutes: float, start: str = "likelihood", name: str = "t
 
 
 def critical_loss(
-    model: Writer, batch: Batch, memory: torch.Tensor, images: list[int], corpus: Corpus, judge: Judge
+    model: Writer,
+    batch: Batch,
+    memory: torch.Tensor,
+    images: list[int],
+    corpus: Corpus,
+    judge: Judge,
+    bfloat16: bool = False,
 ) -> tuple[torch.Tensor, float]:
     """Return the loss whose gradient favours sentences better than their siblings, and the mean reward."""
-    drawn = generate(model, batch, memory.detach(), SAMPLES, 1.0, LONGEST_DRAWN)
+    drawn = generate(model, batch, memory.detach().float(), SAMPLES, 1.0, LONGEST_DRAWN)
     texts = [
         as_text(sentence, slots, corpus)
         for sentences, slots in zip(drawn.tolist(), batch.slots, strict=True)
@@ -82,8 +90,9 @@ def critical_loss(
     rewards = torch.from_numpy(values.astype(np.float32)).view(len(images), SAMPLES)
     siblings = (rewards.sum(1, keepdim=True) - rewards) / (SAMPLES - 1)
     read = torch.cat([torch.full_like(drawn[..., :1], BEGIN), drawn[..., :-1]], -1)
-    state = model.decode(read, memory, batch.mask).flatten(1, 2)
-    logp = model.likelihood(state, drawn.flatten(1), memory, batch.tokens, batch.mask).view_as(drawn)
+    with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+        state = model.decode(read, memory, batch.mask).flatten(1, 2)
+        logp = model.likelihood(state, drawn.flatten(1), memory, batch.tokens, batch.mask).view_as(drawn)
     counted = drawn != PAD
     critical = -((rewards - siblings)[..., None] * logp * counted).sum() / counted.sum()
     return critical, float(rewards.mean())

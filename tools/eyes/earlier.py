@@ -1,0 +1,65 @@
+"""The weights of exported eyes, to begin another training with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import torch
+from onnx import numpy_helper
+from torch import Tensor, nn
+
+from eyes.model import Eyes
+
+Array = npt.NDArray[np.generic]
+
+
+def begin_with(model: Eyes, folder: Path) -> None:
+    """Give a model what the exported eyes in ``folder`` know."""
+    load_tower(model.image, folder / "image.onnx")
+    load_tower(model.text, folder / "text.onnx")
+
+
+def load_tower(tower: nn.Module, path: Path) -> None:
+    """Give a tower the weights of an exported one."""
+    weights, state = _weights(path), tower.state_dict()
+    # equal buffers of two blocks are exported once, and are the same in every model
+    missing = {name for name in state.keys() - weights.keys() if not name.endswith(".offsets")}
+    if missing:
+        raise ValueError(f"{path} lacks {', '.join(sorted(missing))}")
+    known = {name: weights[name].reshape(value.shape) for name, value in state.items() if name in weights}
+    tower.load_state_dict({**state, **known})
+
+
+def _weights(path: Path) -> dict[str, Tensor]:
+    """Return tensors by their names in the tower."""
+    graph = onnx.load(str(path)).graph
+    values = _values({tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer})
+    found = {name.removeprefix("tower."): value for name, value in values.items()}
+    for node in graph.node:
+        if node.op_type == "MatMul" and node.input[1] in values:
+            found[f"{_layer(node.name)}.weight"] = values[node.input[1]].T
+    return {name: torch.from_numpy(np.array(value, order="C")) for name, value in found.items()}
+
+
+def _values(stored: dict[str, Array]) -> dict[str, Array]:
+    """Return tensors as they were before ``onnx_files.shrink``."""
+    values: dict[str, Array] = {}
+    for name, array in stored.items():
+        if name.endswith("_half"):
+            values[name.removesuffix("_half")] = array.astype(np.float32)
+        elif name.endswith("_int8"):
+            whole = name.removesuffix("_int8")
+            values[whole] = array * stored[f"{whole}_scale"]
+        elif not name.endswith("_scale"):
+            values[name] = array
+    return values
+
+
+def _layer(node: str) -> str:
+    """Return the layer a product belongs to: ``/stage/blocks/blocks.0/qkv/MatMul`` is ``stage.blocks.0.qkv``."""
+    parts = node.strip("/").split("/")[:-1]
+    following = [*parts[1:], ""]
+    return ".".join(part for part, after in zip(parts, following, strict=True) if not after.startswith(f"{part}."))
