@@ -47,7 +47,12 @@ def main() -> None:
     elif arguments.step == "train":
         from writer.training import train
 
-        how = {"width": arguments.width, "only": arguments.only, "start": arguments.start, "bfloat16": arguments.bfloat16}
+        how = {
+            "width": arguments.width,
+            "only": arguments.only,
+            "start": arguments.start,
+            "bfloat16": arguments.bfloat16,
+        }
         train(arguments.work, arguments.minutes, arguments.name, **how)
     elif arguments.step == "tune":
         from writer.tuning import tune

@@ -38,7 +38,9 @@ WITNESSES = 3
 GENTLE = Noise(fewer=0.15, wrong=0.05, no_vector=0.05, no_details=0.1, no_captions=0.04, hidden=0.15, other_map=0.1)
 
 
-def tune(folder: Path, minutes: float, start: str = "likelihood", name: str = "tuned", *, bfloat16: bool = False) -> None:
+def tune(
+    folder: Path, minutes: float, start: str = "likelihood", name: str = "tuned", *, bfloat16: bool = False
+) -> None:
     """Go on from the averaged weights of ``start`` for so many minutes, counting those of earlier runs."""
     corpus = Corpus(folder)
     run = _open(folder, start, name)
