@@ -9,7 +9,7 @@
 | ``image``         | its path or URL; null inside archives                                         |
 | ``sha256``        | of the picture's file                                                         |
 | ``error``         | why there is no vector; null where there is one                               |
-| ``image_vector``  | unit length, as the image encoder made it                                     |
+| ``image_vector``  | unit length, as the image encoder made it; zeros where there is an error      |
 | ``captions``      | what people wrote about the picture                                           |
 | ``caption_vectors`` | one for each caption                                                        |
 
@@ -152,10 +152,10 @@ def batch(rows: Sequence[Row], schema: Any) -> Any:
     width = schema.field("image_vector").type.list_size
     blank = np.zeros(width, np.float32)
     images = np.stack([blank if row.vector is None else row.vector for row in rows]).astype(np.float32, copy=False)
-    missing = pyarrow.array([row.vector is None for row in rows])
     columns = [
         *(pyarrow.array(_texts(rows, name), pyarrow.string()) for name in LIGHT[:4]),
-        pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(images.ravel()), width, mask=missing),
+        # zeros and no nulls: pyarrow before 24 cannot read lists of one size with nulls among them
+        pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(images.ravel()), width),
         pyarrow.array([list(row.captions) for row in rows], pyarrow.list_(pyarrow.string())),
         pyarrow.ListArray.from_arrays(pyarrow.array(ends, pyarrow.int32()), vectors),
     ]
