@@ -21,13 +21,11 @@ import numpy.typing as npt
 from writer.prepare import World
 
 import recap
-from recap.alignment import LinearAlignment, PairStatistics
 from recap.assets import cache_dir
 from recap.captioner import ReCap
 from recap.confidence import Calibration, Floats
 from recap.datasets import read_flickr8k
 from recap.datasets.judgements import Judgements, read_judgements
-from recap.encoders import load_encoder
 from recap.errors import ImageError
 from recap.files import write_json
 from recap.fitting.confidence import (
@@ -40,7 +38,7 @@ from recap.fitting.confidence import (
     unit_of,
 )
 from recap.packs import folder as pack
-from recap.packs.builtin import LANGUAGE_MODEL, builtin_datastore, packaged_file
+from recap.packs.builtin import LANGUAGE_MODEL
 
 RIGHT = 3
 """Who gives at least this calls a caption right: 4 is without errors, 3 with minor ones, 2 is related, 1 is not."""
@@ -100,11 +98,8 @@ def main() -> None:
 
 def builtin_captioner(language_model: str = LANGUAGE_MODEL) -> ReCap:
     """Return the captioner of the built-in pack, with a cache of vectors."""
-    encoder = load_encoder("builtin", cache=cache_dir() / "vectors.sqlite")
-    statistics = PairStatistics.load(packaged_file(pack.STATISTICS))
-    alignment = LinearAlignment.load(packaged_file(pack.ALIGNMENT))
-    captioner = ReCap(encoder, statistics, builtin_datastore(encoder, progress=True), alignment=alignment)
-    return captioner.configured(language_model=language_model)
+    cache = cache_dir() / "vectors.sqlite"
+    return ReCap.from_pretrained("builtin", language_model=language_model, cache=cache, progress=True)
 
 
 def experts(captioner: ReCap, folder: Path) -> Experts:
