@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from eyes.model import Eyes
 
-Array = npt.NDArray[np.generic]
+Array = npt.NDArray[Any]
 
 
 def begin_with(model: Eyes, folder: Path) -> None:

@@ -184,7 +184,7 @@ def train(
         maps[mirrored] = maps[mirrored].flip(-1)
         # the loss itself needs all its digits
         with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
-            seen = torch.cat([model.image(part) for part in maps.split(256)])
+            seen = torch.cat([model.image(part) for part in torch.split(maps, 256)])
             said = embed_texts(model, texts, captions_of(split, chosen, texts, rng))
         loss = contrast(seen.float(), said.float(), model.scale, meanings(split, chosen))
         run.step(loss, schedule(run.seconds / (60 * minutes), run.steps))
