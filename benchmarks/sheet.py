@@ -256,10 +256,16 @@ Verdicts: TypeAlias = dict[tuple[str, int], str]
 """What a reader says, by captioner and number of the picture."""
 
 
+def reader_names(files: Sequence[Path]) -> dict[str, Path]:
+    """Return a name for each form: that of its file, or its path where two files have the same name."""
+    stems = Counter(file.stem for file in files)
+    return {file.stem if stems[file.stem] == 1 else str(file): file for file in files}
+
+
 def tally(options: argparse.Namespace) -> None:
     """Print what readers said about each captioner, and what its confidence is worth."""
     entries = read_key(options.key)
-    readers = {file.stem: read_form(file, entries) for file in options.judged}
+    readers = {name: read_form(file, entries) for name, file in reader_names(options.judged).items()}
     console = Console(highlight=False, soft_wrap=True)
     counts = Table("reader", "captions of", "judged", *VERDICTS, box=None, padding=(0, 2, 0, 0))
     systems = [said.system for said in sorted(entries[0].said, key=lambda said: said.system, reverse=True)]

@@ -101,6 +101,9 @@ def test_verdicts_are_counted_for_the_right_captioner(pictures: Path, files: tup
     assert "other before 15 1 (7%) 14 (93%) 0 (0%)" in both
     assert "all readers before 30 2 (7%) 14 (47%) 14 (47%)" in both
     assert "the same about 53% of the captions" in both
+    (folder / "elsewhere").mkdir()
+    namesake = other.rename(folder / "elsewhere" / one.name)
+    assert "all readers before 30 2 (7%) 14 (47%) 14 (47%)" in sheet("tally", folder / "key.json", one, namesake)
 
 
 def test_what_is_no_verdict_is_named_and_blanks_are_not_counted(
