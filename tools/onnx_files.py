@@ -7,6 +7,7 @@ files are a quarter of the size, and what a row gives does not depend on what el
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -85,3 +86,16 @@ def _as_int8(values: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int8], npt
             best = lost, small, scale.astype(np.float32)
     assert best is not None
     return best[1], best[2]
+
+
+def stored_values(graph: onnx.GraphProto) -> dict[str, npt.NDArray[Any]]:
+    """Return the tensors of a graph by name, as they were before ``shrink``."""
+    stored: dict[str, npt.NDArray[Any]] = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    values = {name: array for name, array in stored.items() if not name.endswith(("_half", "_int8", "_scale"))}
+    for name, array in stored.items():
+        whole = name.rpartition("_")[0]
+        if name.endswith("_half"):
+            values[whole] = array.astype(np.float32)
+        elif name.endswith("_int8"):
+            values[whole] = array * stored[f"{whole}_scale"]
+    return values

@@ -92,7 +92,8 @@ def _learn(arguments: argparse.Namespace) -> None:
         weights = torch.load(work / "warm.pt", weights_only=True)["average"]
         model.load_state_dict(weights)
         average.load_state_dict(weights)
-    model.image.stage.shrink.requires_grad_(False)  # a quarter of the time, and the eyes to begin with have it trained
+    if arguments.start:  # a quarter of the time, and the eyes to begin with have it trained
+        model.image.stage.shrink.requires_grad_(False)
     run = Run(model, average, path, Rates(heads=5e-4))
     training.train(run, split, said, pictures, arguments.minutes, bfloat16=arguments.bfloat16)
 

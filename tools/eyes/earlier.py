@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 import torch
-from onnx import numpy_helper
+from onnx_files import stored_values
 from torch import Tensor, nn
 
 from eyes.model import Eyes
-
-Array = npt.NDArray[Any]
 
 
 def begin_with(model: Eyes, folder: Path) -> None:
@@ -37,26 +33,12 @@ def load_tower(tower: nn.Module, path: Path) -> None:
 def _weights(path: Path) -> dict[str, Tensor]:
     """Return tensors by their names in the tower."""
     graph = onnx.load(str(path)).graph
-    values = _values({tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer})
+    values = stored_values(graph)
     found = {name.removeprefix("tower."): value for name, value in values.items()}
     for node in graph.node:
         if node.op_type == "MatMul" and node.input[1] in values:
             found[f"{_layer(node.name)}.weight"] = values[node.input[1]].T
     return {name: torch.from_numpy(np.array(value, order="C")) for name, value in found.items()}
-
-
-def _values(stored: dict[str, Array]) -> dict[str, Array]:
-    """Return tensors as they were before ``onnx_files.shrink``."""
-    values: dict[str, Array] = {}
-    for name, array in stored.items():
-        if name.endswith("_half"):
-            values[name.removesuffix("_half")] = array.astype(np.float32)
-        elif name.endswith("_int8"):
-            whole = name.removesuffix("_int8")
-            values[whole] = array * stored[f"{whole}_scale"]
-        elif not name.endswith("_scale"):
-            values[name] = array
-    return values
 
 
 def _layer(node: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import torch
-from onnx import numpy_helper
+from onnx_files import stored_values
 from torch import Tensor
 
 from writer.model import Writer
@@ -40,12 +40,7 @@ def begin_with(model: Writer, folder: Path, vocabulary: list[str]) -> None:
 def _weights(path: Path, side: str) -> dict[str, Tensor]:
     """Return tensors by their names in the model; ``side`` is whose keys and values the graph computes."""
     graph = onnx.load(path).graph
-    stored = {tensor.name: numpy_helper.to_array(tensor).astype(np.float32) for tensor in graph.initializer}
-    values = {name: array for name, array in stored.items() if not name.endswith(("_int8", "_scale"))}
-    for name in stored:
-        if name.endswith("_int8"):
-            whole = name.removesuffix("_int8")
-            values[whole] = stored[name] * stored[f"{whole}_scale"]
+    values = {name: value.astype(np.float32) for name, value in stored_values(graph).items()}
     found = {name.removeprefix("writer."): value for name, value in values.items() if name.startswith("writer.")}
     for node in graph.node:
         if node.op_type == "MatMul" and node.input[1] in values:
