@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+import json
+import shutil
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -27,3 +30,17 @@ def recap(*arguments: object, stdin: str = "", code: int = 0) -> subprocess.Comp
     told, said = (stream.buffer.getvalue().decode() for stream in (out, err))
     assert ended.value.code == code, said
     return subprocess.CompletedProcess(arguments, code, told, said)
+
+
+def part_of(pairs_folder: Path, folder: Path, *numbers: str) -> Path:
+    """Copy the pairs whose names end in these numbers to a new folder."""
+    folder.mkdir()
+    for path in pairs_folder.iterdir():
+        if path.stem[-1] in numbers:
+            shutil.copy(path, folder / path.name)
+    return folder
+
+
+def facts(pack: Path) -> dict:
+    """Return what ``recap pack info`` says of a pack."""
+    return json.loads(recap("pack", "info", pack, "--json").stdout)

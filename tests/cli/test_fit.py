@@ -11,23 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from program import recap
+from program import facts, part_of, recap
 
 from recap import ReCap
 
 pytestmark = pytest.mark.usefixtures("own_cache")
-
-
-def part_of(pairs_folder: Path, folder: Path, *numbers: str) -> Path:
-    folder.mkdir()
-    for path in pairs_folder.iterdir():
-        if path.stem[-1] in numbers:
-            shutil.copy(path, folder / path.name)
-    return folder
-
-
-def facts(pack: Path) -> dict:
-    return json.loads(recap("pack", "info", pack, "--json").stdout)
 
 
 def test_tuning_prints_a_table_and_the_numbers_reach_the_card(pairs_folder: Path, encoder_folder: Path, tmp_path: Path):

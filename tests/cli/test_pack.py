@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from program import recap
+from program import facts, part_of, recap
 
 from recap import ReCap
 
 pytestmark = pytest.mark.usefixtures("own_cache")
-
-
-def part_of(pairs_folder: Path, folder: Path, *numbers: str) -> Path:
-    folder.mkdir()
-    for path in pairs_folder.iterdir():
-        if path.stem[-1] in numbers:
-            shutil.copy(path, folder / path.name)
-    return folder
-
-
-def facts(pack: Path) -> dict:
-    return json.loads(recap("pack", "info", pack, "--json").stdout)
 
 
 def test_info_shows_what_the_card_says(pack: Path):

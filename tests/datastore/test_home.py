@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 import safetensors.numpy
+from stores import grow
 
 from recap.datastore import ApproximateArguments, Datastore, home
 from recap.datastore.manifest import MANIFEST, read_manifest
@@ -18,16 +19,6 @@ def make(unit, count=40, **options):
     store = Datastore(16, encoder="toy", fingerprint="toy-1", center=unit(1, seed=3)[0] * 0.2, **options)
     grow(store, unit, count)
     return store
-
-
-def grow(store, unit, count, seed=0):
-    return store.add(
-        [f"caption {seed}/{i} ü\n" for i in range(count)],
-        unit(count, seed=seed),
-        source="odd" if seed % 2 else "even",
-        synthetic=[i % 2 == 0 for i in range(count)],
-        image_ids=[f"image {i // 5}" for i in range(count)],
-    )
 
 
 def state(store):

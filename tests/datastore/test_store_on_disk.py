@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stores import grow
 
 from recap.datastore import Datastore, DiskArguments, DiskStore, home, lists, manifest, open_store
 from recap.datastore import store as stores
@@ -26,16 +27,6 @@ def make(folder, unit, count=200, index=SMALL, **options):
     store = DiskStore.create(folder, 16, encoder="toy", fingerprint="toy-1", index=index, **options)
     grow(store, unit, count)
     return store
-
-
-def grow(store, unit, count, seed=0):
-    return store.add(
-        [f"caption {seed}/{i} ü\n" for i in range(count)],
-        unit(count, seed=seed),
-        source="odd" if seed % 2 else "even",
-        synthetic=[i % 2 == 0 for i in range(count)],
-        image_ids=[f"image {i // 5}" for i in range(count)],
-    )
 
 
 def state(store):
