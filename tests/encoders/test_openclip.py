@@ -15,7 +15,7 @@ from recap.encoders import load_encoder
 from recap.encoders.base import Encoder
 from recap.encoders.openclip import canonical, load_model, preprocessing_of, split_name
 from recap.encoders.registry import OPENAI_CLIP, SIGLIP, list_encoders
-from recap.errors import AssetError, InputError, OfflineError
+from recap.errors import AssetError, InputError, OfflineError, RecapWarning
 
 MakePicture = Callable[..., Image.Image]
 TINY = {
@@ -185,6 +185,43 @@ def test_weights_that_need_quick_gelu_get_it(
     address["url"] = (tmp_path / "gone.pt").as_uri()
     with pytest.raises(OfflineError, match=f"recap-tiny/{tag}: the weights or the tokenizer are not on this machine"):
         load_model(f"recap-tiny/{tag}")
+
+
+@pytest.fixture
+def quick_sibling(open_clip: Any, tmp_path: Path) -> None:
+    """The tiny model under two names, as open_clip has them for models of OpenAI."""
+    for name, quick in (("recap-open", False), ("recap-open-quickgelu", True)):
+        (tmp_path / f"{name}.json").write_text(json.dumps({**TINY, "quick_gelu": quick}))
+        open_clip.add_model_config(tmp_path / f"{name}.json")
+
+
+@pytest.mark.usefixtures("quick_sibling")
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+def test_a_local_archive_of_openai_gets_quick_gelu(open_clip: Any, checkpoint: Path, tmp_path: Path) -> None:
+    import torch
+
+    plain = open_clip.create_model("recap-open", pretrained=str(checkpoint)).eval()
+    plain.attn_mask = None  # no part of OpenAI's weights, and traced as if it were one
+    inputs = {"encode_image": torch.zeros(1, 3, 32, 32), "encode_text": torch.zeros(1, 9, dtype=torch.long)}
+    torch.jit.trace_module(plain, inputs, check_trace=False).save(str(tmp_path / "archive.pt"))
+    loaded = load_model(f"recap-open/{tmp_path / 'archive.pt'}").model
+    by_name = load_model(f"recap-open-quickgelu/{checkpoint}").model
+    pixels = torch.from_numpy(np.random.default_rng(0).standard_normal((2, 3, 32, 32)).astype(np.float32))
+    with torch.inference_mode():
+        rows, named, gelu = (model.encode_image(pixels) for model in (loaded, by_name, plain))
+    assert torch.allclose(rows, named, atol=1e-6)
+    assert not torch.allclose(rows, gelu, atol=1e-4)
+
+
+@pytest.mark.usefixtures("quick_sibling")
+def test_files_that_may_be_openai_s_are_refused_or_warned_of(checkpoint: Path, tmp_path: Path) -> None:
+    named = tmp_path / "vit.OpenAI.pt"
+    named.write_bytes(checkpoint.read_bytes())
+    with pytest.raises(InputError, match=f"write open_clip:recap-open-quickgelu/{named}"):
+        load_model(f"recap-open/{named}")
+    with pytest.warns(RecapWarning, match=f"write open_clip:recap-open-quickgelu/{checkpoint}"):
+        load_model(f"recap-open/{checkpoint}")
+    load_model(f"recap-open-quickgelu/{named}")
 
 
 def test_a_local_siglip_checkpoint_is_prepared_as_siglip(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +16,7 @@ import numpy as np
 from recap.encoders.base import LoadOptions
 from recap.encoders.network import CachedTextEncoder, SingleImageEncoder, fingerprint_of
 from recap.encoders.preprocess import Pixels, Preprocess
-from recap.errors import AssetError, InputError, MissingExtraError, OfflineError, check_name
+from recap.errors import AssetError, InputError, MissingExtraError, OfflineError, RecapWarning, check_name
 from recap.types import Vectors
 
 _IMAGE_BATCH = 16
@@ -213,7 +215,38 @@ def _weights_options(open_clip: Any, model: str, pretrained: str) -> dict[str, A
         tag_config = open_clip.get_pretrained_cfg(model, tag)
         stated.append({key: tag_config[key] for key in _PREPROCESS_KEYS if tag_config.get(key) is not None})
     agreed = stated[0] if stated and all(other == stated[0] for other in stated) else None
-    return {"pretrained": pretrained, "force_preprocess_cfg": agreed or None}
+    return {
+        "pretrained": pretrained,
+        "force_preprocess_cfg": agreed or None,
+        **_activation(open_clip, model, pretrained),
+    }
+
+
+def _activation(open_clip: Any, model: str, file: str) -> dict[str, Any]:
+    """Return what ``create_model`` must be told so that OpenAI's weights in a file get QuickGELU.
+
+    OpenAI published TorchScript archives, which nobody else does for CLIP; of other files only a name can tell.
+    """
+    if is_torchscript(Path(file)):
+        # torch opens such an archive by its own reader, and only when it is not told to unpickle weights alone
+        return {"force_quick_gelu": True, "weights_only": False}
+    named = f"{model}-quickgelu"
+    if named in open_clip.list_models():
+        if "openai" in file.lower():
+            raise InputError(
+                f"{file}: OpenAI's weights need QuickGELU, which {model} leaves out; write open_clip:{named}/{file}"
+            )
+        message = f"{file} is read with GELU; if these are OpenAI's weights, write open_clip:{named}/{file}"
+        warnings.warn(message, RecapWarning, stacklevel=2)
+    return {}
+
+
+def is_torchscript(file: Path) -> bool:
+    """Tell whether a file is a TorchScript archive."""
+    if not zipfile.is_zipfile(file):
+        return False
+    with zipfile.ZipFile(file) as archive:
+        return any(name.endswith("/constants.pkl") for name in archive.namelist())
 
 
 def _load_error(name: str, error: Exception) -> AssetError:
