@@ -1,3 +1,4 @@
+import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -5,12 +6,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from recap import LinearAlignment, PairStatistics, ReCap
 from recap.datastore import Datastore, DatastoreView
 from recap.encoders import Encoder, ImageEncoder, load_encoder
 from recap.errors import EncoderMismatchError, ImageError, InputError, PackError, RecapWarning
 from recap.language import Decoding, PromptTooLongError
+from recap.metrics import evaluate
 from recap.types import Draft, ImageLike, Pair, Prompt, Vectors
 
 
@@ -56,6 +59,43 @@ def test_new_pictures_get_the_right_colour(captioner: ReCap, new_pictures: dict[
         assert caption.selection == "consensus"
         assert caption.candidates[0].text == caption.text
         assert caption.candidates[0].origin == "retrieved"
+
+
+def test_called_with_one_with_several_and_with_a_stream(
+    captioner: ReCap, new_pictures: dict[str, Path], tmp_path: Path
+):
+    paths = list(new_pictures.values())
+    wanted = [captioner.caption(path) for path in paths]
+    arrays = [np.asarray(Image.open(path)) for path in paths]
+    assert captioner(paths[0]) == captioner(arrays[0]) == captioner(paths[0].open("rb")) == wanted[0]
+    assert captioner(paths) == captioner(arrays) == captioner(np.stack(arrays)) == wanted
+    assert captioner([]) == []
+    assert len(captioner(paths[0], k=2).evidence) == 2
+    assert [len(caption.evidence) for caption in captioner(paths, k=2)] == [2] * len(paths)
+    stream = captioner(iter([*paths, tmp_path / "absent.png"]))
+    assert [next(stream) for _ in paths] == wanted
+    with pytest.raises(ImageError, match="no such file"):
+        next(stream)
+    with pytest.raises(ImageError, match="no such file"):
+        captioner([paths[0], tmp_path / "absent.png"])
+
+
+def test_pairs_and_metrics_take_arrays_and_files(captioner: ReCap, pairs: list[Pair], new_pictures: dict[str, Path]):
+    arrays = [(np.asarray(Image.open(str(pair.image))), pair.captions) for pair in pairs]
+    files = [(io.BytesIO(Path(str(pair.image)).read_bytes()), pair.captions) for pair in pairs]
+    path = new_pictures["red"]
+    for given in (arrays, files):
+        fitted = ReCap.fit(given, encoder=captioner.encoder, language_model=None, method="ols", calibrate=False)
+        assert fitted.caption(path).text == captioner.caption(path).text
+    batch = np.stack([np.asarray(Image.open(new_pictures[colour])) for colour in ("red", "blue")])
+    said = ["a red wall", "a blue wall"]
+    alignment, encoder = captioner.alignment, captioner.encoder
+    scores = [
+        evaluate(said, images=images, encoder=encoder, alignment=alignment, metrics="aclip-s").rows[0].per_image
+        for images in (batch, [new_pictures["red"], new_pictures["blue"]])
+    ]
+    np.testing.assert_allclose(*scores, atol=1e-6)
+    assert scores[0][0] != scores[0][1]
 
 
 def test_retrieval_is_brute_force_in_the_aligned_space(

@@ -10,11 +10,12 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import numpy as np
 
 from recap.datastore import CaptionStore
+from recap.encoders.inputs import is_picture, several
 from recap.errors import ImageError, InputError
 from recap.fitting.base import FittedPack
 from recap.language import write_drafts
@@ -24,6 +25,8 @@ from recap.types import Caption, Draft, Evidence, ImageLike, Prompt, Vectors, un
 
 KEPT_CANDIDATES = 10
 """Number of candidates that are reported with a caption."""
+
+Result = TypeVar("Result")
 
 
 class ReCap(FittedPack):
@@ -39,13 +42,33 @@ class ReCap(FittedPack):
         suits = getattr(self.language_model, "selection", "consensus") if self._writes else "consensus"
         return self.settings.selection or suits
 
+    @overload
+    def __call__(self, images: ImageLike, **settings: Any) -> Caption: ...
+
+    @overload
+    def __call__(self, images: Iterator[ImageLike], **settings: Any) -> Iterator[Caption]: ...
+
+    @overload
+    def __call__(self, images: Iterable[ImageLike], **settings: Any) -> list[Caption]: ...
+
+    def __call__(
+        self, images: ImageLike | Iterable[ImageLike], **settings: Any
+    ) -> Caption | list[Caption] | Iterator[Caption]:
+        """Return the caption of one image, the captions of several, or those of a stream one by one as they are made.
+
+        The first image that cannot be read raises ``ImageError``; ``caption_each`` goes on.
+        """
+        captioner = self.configured(**settings) if settings else self
+        if is_picture(images):
+            return captioner.caption(images)
+        captions = map(_raise_error, captioner.caption_each(several(images)))
+        return captions if isinstance(images, Iterator) else list(captions)
+
     def caption(self, image: ImageLike, **settings: Any) -> Caption:
         """Return the caption of one image, with its evidence and candidates; settings hold for this call."""
         captioner = self.configured(**settings) if settings else self
         (row,) = captioner.encode_each([image])
-        if isinstance(row, ImageError):
-            raise row
-        return captioner.caption_vectors(row[None])[0]
+        return captioner.caption_vectors(_raise_error(row)[None])[0]
 
     def encode_each(self, images: Iterable[ImageLike]) -> Iterator[Vectors | ImageError]:
         """Yield for each image what ``caption_vectors`` takes, or the reason why there is none.
@@ -239,3 +262,10 @@ class ReCap(FittedPack):
             confidence = self.calibration.confidence(best.text, best.cosine, evidence)
         shown, kept = evidence[: self.settings.k], tuple(ranked[:KEPT_CANDIDATES])
         return Caption(best.text, best.cosine, shown, kept, self.selection, confidence)
+
+
+def _raise_error(result: Result | ImageError) -> Result:
+    """Return a result; the reason why there is none is raised."""
+    if isinstance(result, ImageError):
+        raise result
+    return result

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +17,19 @@ Vectors: TypeAlias = npt.NDArray[np.float32]
 """Rows of float32; unit length unless said otherwise."""
 
 
-ImageLike: TypeAlias = "str | Path | bytes | Image"
-"""A path, the bytes of a file, or a decoded picture."""
+class ArrayLike(Protocol):
+    """What numpy takes for an array: its own, and the tensors of torch and others."""
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        ...
+
+    def __array__(self) -> npt.NDArray[Any]: ...
+
+
+ImageLike: TypeAlias = "str | Path | bytes | bytearray | memoryview | BinaryIO | Image | npt.NDArray[Any] | ArrayLike"
+"""A path, the content of a file, an open file, a decoded picture, or its pixels; see ``recap.encoders.inputs``."""
 
 Origin = Literal["lm", "retrieved"]
 

@@ -166,6 +166,7 @@ class Given:
             raise InputError("candidates must be a list of at least one caption, or captions by image id")
         if isinstance(references, Mapping) or isinstance(images, Mapping | str | Path):
             raise InputError("references or images by id need candidates by id: give {id: caption}")
+        images = None if images is None else list(images)
         index = np.arange(len(candidates)) if image_index is None else np.asarray(image_index, dtype=np.int64)
         if index.shape != (len(candidates),) or index.min() < 0:
             raise InputError(f"image_index must hold the number of an image for each of {len(candidates)} candidates")

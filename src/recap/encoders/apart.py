@@ -23,7 +23,8 @@ from typing import IO, Protocol
 
 from PIL import Image
 
-from recap.encoders.images import decode_content, label
+from recap.encoders.images import decode_content
+from recap.encoders.inputs import label
 from recap.errors import ImageError, RecapError
 from recap.types import ImageLike, Vectors
 

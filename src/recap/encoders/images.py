@@ -1,4 +1,4 @@
-"""From a path, the bytes of a file or a Pillow picture to upright 8-bit RGB, or an ``ImageError`` that says why not.
+"""From whatever people call a picture to upright 8-bit RGB, or an ``ImageError`` that says why not.
 
 Which kinds of pictures are read, told by their content, and how many pixels decoding one takes, whatever it says.
 
@@ -13,12 +13,12 @@ import io
 import os
 import threading
 from contextlib import nullcontext, suppress
-from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageOps, JpegImagePlugin, UnidentifiedImageError
 
 from recap.encoders.av1 import coded_sizes
+from recap.encoders.inputs import label, read
 from recap.errors import ImageError, InputError
 from recap.types import ImageLike
 
@@ -77,7 +77,6 @@ def _tiled_pixels(picture: Image.Image) -> int:
 
 
 DEFAULT_MAX_PIXELS = 100_000_000
-_MAX_BYTES = 1 << 30
 _HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
 
 _LARGE = 16_000_000
@@ -98,39 +97,11 @@ def max_pixels() -> int:
     return int(text)
 
 
-def label(source: ImageLike) -> str:
-    """Return a short name of a picture for messages."""
-    if isinstance(source, str | Path):
-        return str(source)
-    if isinstance(source, bytes):
-        return f"<{len(source)} bytes>"
-    return f"<{source.mode} picture, {source.width}x{source.height}>"
-
-
-def read(source: ImageLike) -> bytes | Image.Image:
-    """Return the bytes of a picture's file; a decoded picture comes back as it is."""
-    if isinstance(source, bytes | Image.Image):
-        return source
-    if not isinstance(source, str | Path):
-        raise InputError(f"an image is a path, bytes or a Pillow picture, not {type(source).__name__}")
-    path = Path(source)
-    try:
-        if not path.is_file():
-            raise ImageError(f"{path}: {'not a file' if path.exists() else 'there is no such file'}")
-        if path.stat().st_size > _MAX_BYTES:
-            raise ImageError(f"{path}: larger than {_MAX_BYTES >> 30} GiB")
-        return path.read_bytes()
-    except (OSError, ValueError) as error:  # ValueError: a path with a null byte
-        if isinstance(error, ImageError):
-            raise
-        raise ImageError(f"{path}: cannot be read ({error})") from error
-
-
 def decode(source: ImageLike, *, shorter_side: int | None = None) -> Image.Image:
     """Return a picture as upright RGB: orientation applied, alpha on white, first frame, 16 bits scaled to 8.
 
     Args:
-        source: a path, the bytes of a file, or a Pillow picture (left as it is).
+        source: whatever ``recap.encoders.inputs.read`` takes; a Pillow picture is left as it is.
         shorter_side: what the picture will be scaled down to. A JPEG at least four times that size is decoded at a
             half, a quarter or an eighth, never below twice the target, which is several times faster.
     """

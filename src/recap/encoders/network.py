@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from recap.encoders import images as pictures
 from recap.encoders.cache import VectorCache
+from recap.encoders.inputs import label, read, several
 from recap.encoders.preprocess import Pixels
 from recap.errors import ImageError, InputError, RecapError
 from recap.types import ImageLike, Vectors, unit_rows
@@ -104,9 +105,7 @@ class BatchedImageEncoder(ABC):
 
     def encode_each(self, images: Iterable[ImageLike], *, details: bool = False) -> Iterator[Vectors | ImageError]:
         """Yield for each image, in order, its vector or the reason why there is none; on request with details."""
-        if isinstance(images, str | bytes):
-            raise InputError("images must be several images; put a single one in a list")
-        return self._encode_each(iter(images), _Wanted.of(self, details and self.details > 0))
+        return self._encode_each(several(images), _Wanted.of(self, details and self.details > 0))
 
     def _encode_each(self, images: Iterator[ImageLike], wanted: _Wanted) -> Iterator[Vectors | ImageError]:
         pool = ThreadPoolExecutor(min(cores(), 8), thread_name_prefix="recap-decode")
@@ -124,8 +123,8 @@ class BatchedImageEncoder(ABC):
         """Read, look up, decode and preprocess one picture."""
         name = "image"
         try:
-            content = pictures.read(image)
-            name = pictures.label(image)
+            content = read(image)
+            name = label(image)
             key = None
             if self.cache is not None:
                 key = pictures.digest(content, name)

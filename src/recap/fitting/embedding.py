@@ -19,7 +19,8 @@ from tqdm import tqdm
 
 from recap.datasets import PairFiles, printable
 from recap.encoders import Encoder, load_encoder
-from recap.encoders.images import digest, label, read
+from recap.encoders.images import digest
+from recap.encoders.inputs import label, read
 from recap.errors import ImageError, InputError
 from recap.fitting.pairs import SAMPLE
 from recap.fitting.vectors import ROWS, Row, ShardFacts, Space, VectorFolder, read_space, shard_facts, write_shard

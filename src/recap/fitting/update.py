@@ -13,7 +13,8 @@ import numpy as np
 
 from recap.alignment import LinearAlignment, PairStatistics
 from recap.datastore import MutableStore
-from recap.encoders.images import digest, read
+from recap.encoders.images import digest
+from recap.encoders.inputs import read
 from recap.errors import InputError
 from recap.fitting.confidence import calibrate_fitted, drop_calibration
 from recap.fitting.fit import encode_pairs

@@ -50,7 +50,7 @@ class Judge:
         if not self.looked:
             return ()
         missing = [
-            image for image, picture in zip(self._image_names, self._given.images or (), strict=True) if not picture
+            image for image, picture in zip(self._image_names, self._given.images or (), strict=True) if picture is None
         ]
         return (*(f"{image}: no picture found" for image in missing), *map(str, self.judged.problems))
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from recap.encoders.images import label
+from recap.encoders.inputs import label
 from recap.errors import ImageError
 from recap.server.config import PIXEL_BUDGET
 from recap.server.metrics import Metrics
