@@ -1,4 +1,5 @@
 import io
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -78,6 +79,17 @@ def test_called_with_one_with_several_and_with_a_stream(
         next(stream)
     with pytest.raises(ImageError, match="no such file"):
         captioner([paths[0], tmp_path / "absent.png"])
+
+
+def test_pictures_by_address(captioner: ReCap, new_pictures: dict[str, Path], web: tuple[Path, str]):
+    folder, address = web
+    shutil.copy(new_pictures["red"], folder / "a red wall.png")
+    (folder / "page.html").write_text("<p>no picture</p>")
+    assert captioner.caption(f"{address}/a red wall.png") == captioner.caption(new_pictures["red"])
+    good, page, none = captioner.caption_each(f"{address}/{name}" for name in ("a red wall.png", "page.html", "no.png"))
+    assert good == captioner.caption(new_pictures["red"])
+    assert str(page) == f"{address}/page.html: not a picture but text/html"
+    assert str(none) == f"{address}/no.png: the answer was 404"
 
 
 def test_pairs_and_metrics_take_arrays_and_files(captioner: ReCap, pairs: list[Pair], new_pictures: dict[str, Path]):

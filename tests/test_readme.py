@@ -43,15 +43,23 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @needs_setup
-def test_commands_in_their_order(workplace: Path, monkeypatch: pytest.MonkeyPatch):
+def test_commands_in_their_order(workplace: Path, monkeypatch: pytest.MonkeyPatch, web: tuple[Path, str]):
     monkeypatch.chdir(workplace)
+    shutil.copy("photo.jpg", web[0])
     assert len(COMMANDS) > 15
     outputs = {}
     for command in COMMANDS:
-        words = " ".join(command.split()[1:]).replace("*.jpg", "'*.jpg'").replace("'", "").split()
+        words = (
+            " ".join(command.split()[1:])
+            .replace("https://example.org", web[1])
+            .replace("*.jpg", "'*.jpg'")
+            .replace("'", "")
+            .split()
+        )
         outputs[command] = recap(*words).stdout
     assert "cat" in outputs["recap caption examples/pictures/cat.jpg"]
     assert "cat" in outputs["recap caption --pack my-pack photo.jpg"]
+    assert "cat" in outputs["recap caption https://example.org/photo.jpg"]
     assert 'alt="' in (workplace / "page.html").read_text()
     assert len((workplace / "captions.jsonl").read_text().splitlines()) == len(list(workplace.glob("examples/*/*.jpg")))
     assert (workplace / "report.html").stat().st_size > 10_000

@@ -29,7 +29,7 @@ class ArrayLike(Protocol):
 
 
 ImageLike: TypeAlias = "str | Path | bytes | bytearray | memoryview | BinaryIO | Image | npt.NDArray[Any] | ArrayLike"
-"""A path, the content of a file, an open file, a decoded picture, or its pixels; see ``recap.encoders.inputs``."""
+"""A path, an address, a file's content, an open file, a decoded picture, or its pixels: ``recap.encoders.inputs``."""
 
 Origin = Literal["lm", "retrieved"]
 

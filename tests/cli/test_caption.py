@@ -292,3 +292,31 @@ def test_a_video_is_captioned_by_its_frames(pack: Path, tmp_path: Path, new_pict
     said = here(tmp_path, "--pack", pack, "--frames", 2)
     assert said.startswith(str(clip))
     assert "green" in said
+
+
+def test_pictures_by_address(tmp_path: Path, pack_folder: Path, new_pictures: dict[str, Path], web: tuple[Path, str]):
+    folder, address = web
+    for colour, path in new_pictures.items():
+        shutil.copy(path, folder / f"{colour}.png")
+    (folder / "page.html").write_text("<p>no picture</p>")
+    urls = [f"{address}/{colour}.png" for colour in new_pictures]
+    options = ("--pack", pack_folder, "--out", tmp_path / "out.jsonl")
+    said = here(*urls, f"{address}/page.html", f"{address}/missing.png", new_pictures["red"], *options, code=1)
+    assert "7 captioned" in said
+    records = {record["path"]: record["caption"] for record in map(json.loads, (tmp_path / "out.jsonl").open())}
+    assert all(colour in records[f"{address}/{colour}.png"] for colour in new_pictures)
+    errors = {line["path"]: line["reason"] for line in map(json.loads, (tmp_path / "errors.jsonl").open())}
+    assert errors[f"{address}/page.html"] == "not a picture but text/html"
+    assert errors[f"{address}/missing.png"] == "the answer was 404"
+    for path in folder.iterdir():
+        path.unlink()
+    assert "0 captioned, 6 were there already" in here(*urls, *options)
+
+
+def test_addresses_on_standard_input(pack_folder: Path, new_pictures: dict[str, Path], web: tuple[Path, str]):
+    folder, address = web
+    shutil.copy(new_pictures["red"], folder / "red.png")
+    given = f"{address}/red.png\n{new_pictures['blue']}\n"
+    done = CliRunner().invoke(cli, ["caption", "-", "--pack", str(pack_folder)], input=given)
+    assert done.exit_code == 0
+    assert sorted(line.partition("\t")[0] for line in done.stdout.splitlines()) == sorted(given.splitlines())

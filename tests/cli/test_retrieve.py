@@ -1,10 +1,11 @@
 import json
+import shutil
 from pathlib import Path
 
 from program import recap
 
 
-def test_retrieve(pack: Path, new_pictures: dict[str, Path]):
+def test_retrieve(pack: Path, new_pictures: dict[str, Path], web: tuple[Path, str]):
     done = recap("retrieve", "--pack", pack, "-k", 2, new_pictures["red"])
     rows = [line.split("\t") for line in done.stdout.splitlines()]
     assert len(rows) == 2
@@ -12,6 +13,9 @@ def test_retrieve(pack: Path, new_pictures: dict[str, Path]):
     plain = json.loads(recap("retrieve", "--pack", pack, "--json", new_pictures["red"]).stdout)
     assert len(plain["aligned"]) == 5
     assert "unaligned" not in plain
+    shutil.copy(new_pictures["red"], web[0] / "red.png")
+    assert recap("retrieve", "--pack", pack, "-k", 2, f"{web[1]}/red.png").stdout == done.stdout
+    assert "gone.png: the answer was 404" in recap("retrieve", "--pack", pack, f"{web[1]}/gone.png", code=2).stderr
     assert "gone.jpg" in recap("retrieve", "--pack", pack, "gone.jpg", code=2).stderr
 
 

@@ -146,6 +146,12 @@ def test_torch_is_not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.array_equal(pixels(Tensor()), COLOURS)
 
 
+def test_an_address_that_became_a_path_is_explained() -> None:
+    with pytest.raises(ImageError, match="give an address as text"):
+        read(Path("https://example.org/a.jpg"))
+    assert label("https://example.org/a.jpg?key=secret") == "https://example.org/a.jpg"
+
+
 def test_one_is_told_from_several() -> None:
     for one in ("a.png", Path("a.png"), b"", bytearray(), io.BytesIO(), Image.new("L", (1, 1)), COLOURS, COLOURS[0]):
         assert is_picture(one)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -15,6 +16,7 @@ from recap.batch.journal import Journal
 from recap.batch.pipeline import CaptionFile, Item, Pipeline
 from recap.datasets.archives import TAR_SUFFIXES
 from recap.datastore.view import MILVUS, Address
+from recap.encoders.fetching import is_web_address
 from recap.errors import ImageError, InputError
 from recap.packs.config import CONFIG, PackConfig
 from recap.packs.folder import BUILTIN
@@ -29,6 +31,8 @@ SIZE = 32
 """Pictures in a part: seconds of work, even with a language model."""
 FETCHED = 64
 """Pictures of a bucket or an archive on this machine at a time."""
+FETCHERS = 8
+"""Pictures that are fetched side by side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +126,9 @@ def choose_parts(
 def split_inputs(inputs: Sequence[str]) -> tuple[tuple[str, ...], list[Part]]:
     """Part the inputs of ``recap caption``: those on this machine, and what lies in buckets or archives, in parts."""
     here = tuple(given for given in inputs if not _is_elsewhere(given))
-    return here, [part for given in inputs if _is_elsewhere(given) for part in find_parts(given, size=SIZE)]
+    web = [given for given in dict.fromkeys(inputs) if is_web_address(given) and not _is_archive(given)]
+    others = [given for given in inputs if _is_elsewhere(given) and given not in web]
+    return here, [*picture_parts(web, SIZE), *(part for given in others for part in find_parts(given, size=SIZE))]
 
 
 def check_pack(pack: str) -> None:
@@ -138,7 +144,11 @@ def check_pack(pack: str) -> None:
 
 
 def _is_elsewhere(given: str) -> bool:
-    return storage.is_url(given) or given.lower().endswith((*TAR_SUFFIXES, ".parquet"))
+    return storage.is_url(given) or _is_archive(given)
+
+
+def _is_archive(given: str) -> bool:
+    return given.lower().endswith((*TAR_SUFFIXES, ".parquet"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,15 +211,15 @@ def _captioned(
     while some := list(islice(records, FETCHED)):
         with tempfile.TemporaryDirectory(prefix="recap-") as folder:
             names: dict[str, str] = {}
-            for number, record in enumerate(some):
-                name = _name(todo.part, record)
-                if todo.part.archive and name in named:
-                    yield Item(name)
-                    continue
-                try:
-                    names[_local(record, Path(folder) / str(number))] = name
-                except InputError as error:
-                    yield Item(name, result=ImageError(str(error)))
+            wanted = [(_name(todo.part, record), record) for record in some]
+            known = [name for name, _ in wanted if todo.part.archive and name in named]
+            yield from map(Item, known)
+            wanted = [(name, record) for name, record in wanted if name not in known]
+            for (name, _), place in zip(wanted, _local_paths(wanted, Path(folder)), strict=True):
+                if isinstance(place, str):
+                    names[place] = name
+                else:
+                    yield Item(name, result=ImageError(str(place)))
             for item in Pipeline(captioner, others=others).run(names):
                 yield _renamed(item, names[item.path], copied=item.path.startswith(folder))
 
@@ -221,11 +231,20 @@ def _name(part: Part, record: Record) -> str:
     return f"{part.archive}/{record.id.removeprefix(f'{storage.name(part.archive)}/')}" if part.archive else record.id
 
 
-def _local(record: Record, target: Path) -> str:
-    """Return a path of this machine for a picture."""
+def _local_paths(wanted: Sequence[tuple[str, Record]], folder: Path) -> list[str | InputError]:
+    """Return a path of this machine for each picture, or the reason why there is none; several come at a time."""
+    with ThreadPoolExecutor(FETCHERS, thread_name_prefix="recap-fetch") as pool:
+        numbered = [(record, folder / str(number)) for number, (_, record) in enumerate(wanted)]
+        return list(pool.map(lambda pair: _local(*pair), numbered))
+
+
+def _local(record: Record, target: Path) -> str | InputError:
     if record.error:
-        raise InputError(record.error)
-    picture = record.picture()
+        return InputError(record.error)
+    try:
+        picture = record.picture()
+    except InputError as error:
+        return error
     if isinstance(picture, str):
         return picture
     assert isinstance(picture, bytes)

@@ -11,6 +11,7 @@ import click
 
 from recap.cli.options import (
     confidence_option,
+    expand_inputs,
     find_pictures,
     json_option,
     load_captioner,
@@ -57,8 +58,9 @@ def caption(
 ) -> None:
     """Caption pictures.
 
-    PICTURE is a picture or a video, a folder (searched through), a glob pattern, - for a list of paths on standard
-    input, a webdataset (.tar) or Parquet archive, or the URL of pictures or archives in a bucket (s3://..., gs://...).
+    PICTURE is a picture or a video, a folder (searched through), a glob pattern, the address of a picture
+    (https://...), - for a list of these on standard input, a webdataset (.tar) or Parquet archive, or the URL of
+    pictures or archives in a bucket (s3://..., gs://...).
     Prints PATH<tab>CAPTION, or writes to --out; the same command again goes on where it was stopped. A picture that
     cannot be read is named on standard error, or listed in errors.jsonl beside --out, and the others go on. A caption
     that is probably wrong is marked as unsure at a terminal, and in every output that has room for it. With
@@ -80,6 +82,7 @@ def caption(
     check_name(pack)
     if ray is not None:
         check_pack(pack)
+    inputs = tuple(expand_inputs(inputs))
     here, elsewhere = split_inputs(inputs)
     paths = find_pictures(here, videos=ray is None)
     if not paths and not elsewhere:

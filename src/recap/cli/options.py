@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -43,6 +43,17 @@ class OwnPack(click.Path):
             copy = "from recap import ReCap; ReCap.from_pretrained('builtin').save_pretrained('mine')"
             self.fail(f'the built-in pack stays as it is; make a copy of your own: python -c "{copy}"', param, ctx)
         return super().convert(value, param, ctx)
+
+
+class PictureSource(click.Path):
+    """A picture: a file, or an address."""
+
+    def __init__(self) -> None:
+        super().__init__(exists=True, dir_okay=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return a path or an address as text; whether an address can be fetched is seen later."""
+        return value if re.match("https?://", str(value), re.I) else super().convert(value, param, ctx)
 
 
 class NameChoice(click.Choice):  # type: ignore[type-arg]  # generic since click 8.2 only
@@ -262,8 +273,8 @@ def load_captioner(pack: str, device: str, language_model: str | None = None) ->
     return ReCap.from_pretrained(pack, language_model=language_model, device=device, progress=True)
 
 
-def find_pictures(inputs: tuple[str, ...], *, videos: bool = False) -> list[str]:
-    """Return the pictures that arguments name; ``-`` reads paths from standard input, one a line.
+def find_pictures(inputs: Sequence[str], *, videos: bool = False) -> list[str]:
+    """Return the pictures of this machine that arguments name.
 
     Some may turn out to be unreadable, but if there are none at all it is an error.
     """
@@ -272,13 +283,14 @@ def find_pictures(inputs: tuple[str, ...], *, videos: bool = False) -> list[str]
     from recap.encoders.video import VIDEO_SUFFIXES
 
     suffixes = IMAGE_SUFFIXES | VIDEO_SUFFIXES if videos else IMAGE_SUFFIXES
-    paths = [str(path) for path in find_images(_expand(inputs), suffixes)]
+    paths = [str(path) for path in find_images(inputs, suffixes)]
     if paths and not any(map(os.path.lexists, paths)):
         raise click.UsageError(f"{paths[0]}: there is no such file" + (" (nor the others)" if len(paths) > 1 else ""))
     return paths
 
 
-def _expand(inputs: tuple[str, ...]) -> Iterator[str]:
+def expand_inputs(inputs: Iterable[str]) -> Iterator[str]:
+    """Yield what arguments name; for ``-`` the lines of standard input."""
     for name in inputs:
         if name == "-":
             yield from (line.rstrip("\r\n") for line in sys.stdin if line.strip())

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 
 import click
 
-from recap.cli.options import COUNT, FILE, json_option, load_captioner, pack_options, print_json, printable
+from recap.cli.options import COUNT, PictureSource, json_option, load_captioner, pack_options, print_json, printable
 
 
 @click.command()
-@click.argument("picture", type=FILE)
+@click.argument("picture", type=PictureSource())
 @pack_options
 @click.option("-k", type=COUNT, default=5, show_default=True, help="How many captions.")
 @json_option()
-def retrieve(picture: Path, pack: str, device: str, k: int, as_json: bool) -> None:
-    """Show the captions nearest to PICTURE.
+def retrieve(picture: str, pack: str, device: str, k: int, as_json: bool) -> None:
+    """Show the captions nearest to PICTURE, a file or an address (https://...).
 
     Where image and text encoder share a space (CLIP), the captions found without alignment are shown as well.
     Prints SIMILARITY<tab>CAPTION<tab>SOURCE.
@@ -27,7 +26,7 @@ def retrieve(picture: Path, pack: str, device: str, k: int, as_json: bool) -> No
         nearest["unaligned"] = captioner.retrieve(picture, k, aligned=False)
     if as_json:
         plain = {name: [asdict(item) for item in items] for name, items in nearest.items()}
-        print_json({"path": str(picture), **plain})
+        print_json({"path": picture, **plain})
         return
     for name, items in nearest.items():
         if len(nearest) > 1:

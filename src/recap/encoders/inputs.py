@@ -1,8 +1,8 @@
 """What people call a picture, brought to two forms: the bytes of a file, or a decoded picture.
 
-A path, the content of a file, an open file, a Pillow picture, or the pixels as an array of numpy, torch or another
-library: grey (HxW), colours last (HxWx3, HxWx4), or colours first (3xHxW), as whole numbers of 0..255 or fractions of
-0..1.
+A path, an address (``https://...``), the content of a file, an open file, a Pillow picture, or the pixels as an array
+of numpy, torch or another library: grey (HxW), colours last (HxWx3, HxWx4), or colours first (3xHxW), as whole numbers
+of 0..255 or fractions of 0..1.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from recap.encoders.fetching import fetch_picture, is_web_address, short_url
 from recap.errors import ImageError, InputError
 from recap.types import ImageLike
 
 MAX_BYTES = 1 << 30
 """Size of a file."""
 _CHANNELS = (1, 3, 4)
-_KINDS = "a path, bytes, an open file, a Pillow picture or an array"
+_KINDS = "a path, an address, bytes, an open file, a Pillow picture or an array"
 
 # one open file may be given twice, and several threads read pictures
 _open_files = threading.Lock()
@@ -34,6 +35,8 @@ def read(source: ImageLike) -> bytes | Image.Image:
         return source
     if isinstance(source, bytearray | memoryview):
         return bytes(source)
+    if is_web_address(source):
+        return fetch_picture(source)
     if isinstance(source, str | Path):
         return _read_path(Path(source))
     if hasattr(source, "read"):
@@ -62,6 +65,8 @@ def is_picture(source: Any) -> TypeGuard[ImageLike]:
 
 def label(source: ImageLike) -> str:
     """Return a short name of a picture for messages."""
+    if is_web_address(source):
+        return short_url(source)
     if isinstance(source, str | Path):
         return str(source)
     if isinstance(source, bytes | bytearray | memoryview):
@@ -77,7 +82,7 @@ def label(source: ImageLike) -> str:
 def _read_path(path: Path) -> bytes:
     try:
         if not path.is_file():
-            raise ImageError(f"{path}: {'not a file' if path.exists() else 'there is no such file'}")
+            raise ImageError(f"{path}: {_why_no_file(path)}")
         if path.stat().st_size > MAX_BYTES:
             raise ImageError(f"{path}: larger than {MAX_BYTES >> 30} GiB")
         return path.read_bytes()
@@ -85,6 +90,13 @@ def _read_path(path: Path) -> bytes:
         if isinstance(error, ImageError):
             raise
         raise ImageError(f"{path}: cannot be read ({error})") from error
+
+
+def _why_no_file(path: Path) -> str:
+    if path.exists():
+        return "not a file"
+    hint = "; give an address as text, since a Path is none" if path.parts[:1] in (("http:",), ("https:",)) else ""
+    return f"there is no such file{hint}"
 
 
 def _read_file(file: Any) -> bytes:

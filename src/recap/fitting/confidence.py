@@ -28,7 +28,7 @@ from recap.errors import ImageError, InputError, RecapWarning
 from recap.fitting.fit import empty_statistics
 from recap.fitting.pairs import Pairs, Sample, as_pairs, smallest_hashes
 from recap.packs.register import captions_digest
-from recap.parallel import storage
+from recap.parallel.parts import read_picture
 from recap.selection import RULES, Proposals
 from recap.types import ImageLike, Pair, Vectors
 
@@ -281,11 +281,9 @@ def unit_of(captioner: ReCap, known: KnownPictures, judge: Judge | None = None) 
 
 def _read(image: ImageLike) -> ImageLike:
     """Return a picture as encoders take it, from a bucket too; nothing where it cannot be reached."""
-    if not isinstance(image, str) or not storage.is_url(image):
-        return image
     try:
-        return storage.read_bytes(image)
-    except InputError:
+        return read_picture(image) if isinstance(image, str) else image
+    except ImageError:
         return b""
 
 

@@ -20,6 +20,8 @@ from recap.datasets.archives import TAR_SUFFIXES, parquet_pairs, shard_pairs, tw
 from recap.datasets.images import IMAGE_SUFFIXES
 from recap.datasets.pairs import stream_pairs
 from recap.datasets.records import as_captions, printable, read_lines
+from recap.encoders.fetching import is_web_address
+from recap.encoders.inputs import read
 from recap.errors import ImageError, InputError
 from recap.parallel import storage
 from recap.types import ImageLike, Pair
@@ -33,6 +35,18 @@ NAME = re.compile(r"\d{6,}-[0-9a-f]{16}\.parquet")
 """Of a shard of vectors."""
 
 TABLES = (".jsonl", ".csv", ".tsv", ".json")
+
+
+def read_picture(place: str) -> ImageLike:
+    """Return a picture as encoders take it: a path as it is, otherwise the content; ``ImageError`` without one."""
+    if not storage.is_url(place):
+        return place
+    if is_web_address(place):
+        return read(place)
+    try:
+        return storage.read_bytes(place)
+    except InputError as error:
+        raise ImageError(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +83,7 @@ class Record:
         """Return the picture as encoders take it; ``ImageError`` where a bucket does not give it."""
         if self.content is not None:
             return self.content
-        if not storage.is_url(self.image):
-            return self.image
-        try:
-            return storage.read_bytes(self.image)
-        except InputError as error:
-            raise ImageError(str(error)) from error
+        return read_picture(self.image)
 
 
 @dataclass(frozen=True, slots=True)

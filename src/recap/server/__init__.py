@@ -9,7 +9,6 @@
     tasks             what the worker does for each kind of request
     service           what the routes share; a request waits for the worker, or goes away
     forms             from the body of a request to pictures and settings
-    fetching          pictures by address, never from a private network
     middleware        keys, names of hosts, headers; how much of a body is read and how long, and held in memory
     problems          errors as problem+json
     metrics           counters for Prometheus, and one line in the log for each request

@@ -12,10 +12,10 @@ from starlette.middleware import Middleware
 from recap import __version__
 from recap.captioner import ReCap
 from recap.encoders.apart import ApartDecoder
+from recap.encoders.fetching import Fetcher
 from recap.encoders.network import cores
 from recap.server.batching import Batcher
 from recap.server.config import DECODER_MEMORY, FETCH_SECONDS, MAX_DECODERS, PIXEL_MEMORY, ServerConfig
-from recap.server.fetching import Fetcher
 from recap.server.metrics import Metrics, Observer
 from recap.server.middleware import BEARER, KEY_HEADER, BodyLimits, Guard, SecurityHeaders, TrustedHosts
 from recap.server.problems import HANDLERS

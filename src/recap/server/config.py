@@ -33,9 +33,6 @@ PIXEL_MEMORY = 32
 """Bytes that decoding and converting a pixel may take."""
 FETCH_SECONDS = 15.0
 """Time for fetching a picture by its address, redirects included."""
-MAX_REDIRECTS = 3
-MAX_URL = 2000
-"""Characters of an address."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,11 +20,11 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
+from recap.encoders.fetching import Fetcher, Take
 from recap.encoders.images import decoded_pixels, formats, open_picture
 from recap.errors import ImageError
 from recap.server.batching import Picture
 from recap.server.config import MAX_FIELD_BYTES, MAX_FIELDS, MAX_NAME, ServerConfig
-from recap.server.fetching import Fetcher, Take
 from recap.server.problems import Problem
 from recap.server.schemas import Form
 

@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
+from recap.encoders.fetching import Fetcher
 from recap.errors import ImageError, RecapError
 from recap.server import forms
 from recap.server.batching import Batcher, Picture, Task
 from recap.server.config import ServerConfig
-from recap.server.fetching import Fetcher
 from recap.server.metrics import Metrics
 from recap.server.middleware import ACCOUNT
 from recap.server.problems import Problem

@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from recap.encoders.fetching import Address, Fetcher, fetch_picture, is_public
 from recap.errors import ImageError
-from recap.server.fetching import Address, Fetcher, is_public
 from recap.server.metrics import Metrics
 from recap.server.middleware import Memory
 from recap.server.problems import Problem
@@ -28,6 +28,8 @@ class Handler(BaseHTTPRequestHandler):
             self.end_headers()
             return
         self.send_response(200 if self.path != "/missing" else 404)
+        if self.path.startswith("/kind/"):
+            self.send_header("Content-Type", self.path.removeprefix("/kind/"))
         self.end_headers()
         self.wfile.write(b"x" * int(self.path.strip("/") or 5) if self.path.strip("/").isdigit() else b"hello")
 
@@ -88,6 +90,54 @@ def test_size_and_answers_are_checked(site: ThreadingHTTPServer):
         fetcher(site).fetch_now("http://here/101")
     with pytest.raises(ImageError, match="the answer was 404"):
         fetcher(site).fetch_now("http://here/missing")
+
+
+@pytest.mark.parametrize("kind", ["image/jpeg", "IMAGE/PNG", "application/octet-stream", "binary/octet-stream"])
+def test_pictures_and_what_may_be_one_are_taken(site: ThreadingHTTPServer, kind: str):
+    assert fetcher(site).fetch_now(f"http://here/kind/{kind}") == b"hello"
+
+
+@pytest.mark.parametrize("kind", ["text/html;charset=utf-8", "application/json", "video/mp4"])
+def test_an_answer_that_is_no_picture_is_refused_by_its_kind(site: ThreadingHTTPServer, kind: str):
+    with pytest.raises(ImageError, match=f"http://here/kind/.*not a picture but {kind.partition(';')[0]}$"):
+        fetcher(site).fetch_now(f"http://here/kind/{kind}")
+
+
+def own(site: ThreadingHTTPServer, **names: str) -> tuple[Fetcher, str]:
+    """The fetcher of the library, and the address of a site in a private network."""
+    port = site.server_address[1]
+    known = {"here": [HERE], **{name: [ipaddress.ip_address(address)] for name, address in names.items()}}
+    made = Fetcher(max_bytes=100, timeout=5, resolver=lambda host, _: known[host], trusted=True)
+    return made, f"http://here:{port}"
+
+
+def test_what_the_user_names_may_be_private_and_redirect_to_itself(site: ThreadingHTTPServer):
+    made, base = own(site)
+    assert made.fetch_now(f"{base}/a.jpg") == b"hello"
+    assert made.fetch_now(f"{base}/to//a.jpg") == b"hello"
+    assert site.seen[0] == ("/a.jpg", base.removeprefix("http://"))  # type: ignore[attr-defined]
+
+
+def test_a_redirect_to_another_host_follows_the_rules_of_the_service(site: ThreadingHTTPServer):
+    made, base = own(site, other="127.0.0.2", cloud="169.254.169.254")
+    with pytest.raises(ImageError, match="not a public address"):
+        made.fetch_now(f"{base}/to/http://other/a.jpg")
+    with pytest.raises(ImageError, match="only the usual port"):
+        made.fetch_now(f"{base}/to/{base.replace('here', 'other')}/a.jpg")
+    with pytest.raises(ImageError, match="not a public address"):
+        made.fetch_now("http://cloud/latest/meta-data")
+
+
+def test_the_library_fetches_what_is_named(site: ThreadingHTTPServer):
+    base = f"http://127.0.0.1:{site.server_address[1]}"
+    assert fetch_picture(f"{base}/ä b.jpg?x=1#top") == b"hello"
+    assert site.seen == [("/%C3%A4%20b.jpg?x=1", base.removeprefix("http://"))]  # type: ignore[attr-defined]
+    site.shutdown()
+    site.server_close()
+    with pytest.raises(ImageError, match=r"a\.jpg: cannot be fetched \(the connection was refused\)$"):
+        fetch_picture(f"{base}/a.jpg?key=secret")
+    with pytest.raises(ImageError, match="there is no such host"):
+        fetch_picture("http://no-such-host.invalid/a.jpg")
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,12 @@
-"""Pictures by address, for a service that must not become a way into the network it stands in.
+"""Pictures by address, with limits on bytes, time, redirects and kind of content.
 
-The name is resolved once, every address it has must be public, and the connection goes to the address that was
-checked: a name that answers differently the second time gains nothing. Redirects are followed by the same rules. Proxy
-settings of the environment are not used, since a proxy would resolve the name again.
+A service must not become a way into the network it stands in: the name is resolved once, every address it has must be
+public, and the connection goes to the address that was checked, so that a name that answers differently the second time
+gains nothing. Redirects are followed by the same rules. Proxy settings of the environment are not used, since a proxy
+would resolve the name again.
+
+What a user of the library or the command line names may lie in a network of their own, and on any port; where it
+redirects to another host, the rules of the service hold.
 """
 
 from __future__ import annotations
@@ -17,18 +21,25 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import TypeAlias
-from urllib.parse import SplitResult, urljoin, urlsplit
+from functools import cache
+from typing import TypeAlias, TypeGuard
+from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
 from recap import __version__
 from recap.errors import ImageError
-from recap.server.config import MAX_REDIRECTS, MAX_URL
 
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 Take: TypeAlias = Callable[[int], None]
 """Receives the number of bytes that came, and raises when there is no room for them."""
 PORTS = {"http": 80, "https": 443}
 CHUNK = 64 * 1024
+MAX_REDIRECTS = 3
+MAX_URL = 2000
+"""Characters of an address."""
+MAX_BYTES = 64 << 20
+"""Size of a picture that the library fetches."""
+SECONDS = 30.0
+"""Time for one that the library fetches, redirects included."""
 NAT64 = ipaddress.ip_network("64:ff9b::/96")
 DENIED = tuple(
     map(
@@ -77,6 +88,7 @@ class Fetcher:
         allowed: which addresses may be connected to.
         resolver: finds the addresses of a name.
         ports: the port of each scheme; no other is connected to.
+        trusted: whether what is asked for is the word of the user: it may have any address and port.
     """
 
     def __init__(
@@ -87,12 +99,14 @@ class Fetcher:
         allowed: Callable[[Address], bool] = is_public,
         resolver: Callable[[str, int], Sequence[Address]] = resolve,
         ports: dict[str, int] = PORTS,
+        trusted: bool = False,
     ) -> None:
         self.max_bytes = max_bytes
         self.timeout = timeout
         self._allowed = allowed
         self._resolve = resolver
         self._ports = ports
+        self._trusted = trusted
         self._threads = ThreadPoolExecutor(4, thread_name_prefix="recap-fetch")
         self._clocks: set[_Clock] = set()
         self._closed = False
@@ -111,34 +125,36 @@ class Fetcher:
     def fetch_now(self, url: str, take: Take = lambda _: None) -> bytes:
         """Do the work of ``fetch`` in this thread."""
         deadline = time.monotonic() + self.timeout
+        host = self._parse_url(url, self._trusted).hostname if self._trusted else None
         for _ in range(MAX_REDIRECTS + 1):
-            target = self._parse_url(url)
-            content, location = self._get(target, deadline, take)
+            trusted = host is not None and _host_of(url) == host
+            target = self._parse_url(url, trusted)
+            content, location = self._get(target, deadline, take, trusted)
             if location is None:
                 return content
             url = urljoin(url, location)
-        raise ImageError(f"{_short_url(url)}: more than {MAX_REDIRECTS} redirects")
+        raise ImageError(f"{short_url(url)}: more than {MAX_REDIRECTS} redirects")
 
-    def _parse_url(self, url: str) -> SplitResult:
+    def _parse_url(self, url: str, trusted: bool) -> SplitResult:
         try:
             if len(url) > MAX_URL or not url.isascii() or not url.isprintable() or " " in url:
                 raise ValueError("not an address")
             target = urlsplit(url)
             port = target.port
         except ValueError as error:
-            raise ImageError(f"{_short_url(url)}: not an address that can be fetched") from error
+            raise ImageError(f"{short_url(url)}: not an address that can be fetched") from error
         if target.scheme not in self._ports or not target.hostname:
-            raise ImageError(f"{_short_url(url)}: only addresses of {' and '.join(self._ports)} are fetched")
+            raise ImageError(f"{short_url(url)}: only addresses of {' and '.join(self._ports)} are fetched")
         if target.username is not None or target.password is not None:
-            raise ImageError(f"{_short_url(url)}: an address must not hold a user name")
-        if port not in (None, self._ports[target.scheme]):
-            raise ImageError(f"{_short_url(url)}: only the usual port of {target.scheme} is fetched from")
+            raise ImageError(f"{short_url(url)}: an address must not hold a user name")
+        if not trusted and port not in (None, self._ports[target.scheme]):
+            raise ImageError(f"{short_url(url)}: only the usual port of {target.scheme} is fetched from")
         return target
 
-    def _get(self, target: SplitResult, deadline: float, take: Take) -> tuple[bytes, str | None]:
+    def _get(self, target: SplitResult, deadline: float, take: Take, trusted: bool) -> tuple[bytes, str | None]:
         """Return the content, or where it is instead."""
         url = target.geturl()
-        raw = self._connect(target, deadline)
+        raw = self._connect(target, deadline, trusted)
         try:
             with self._time_limit(raw, _seconds_left(url, deadline)):
                 return self._send(target, raw, deadline, take)
@@ -146,13 +162,13 @@ class Fetcher:
             if isinstance(error, ImageError):
                 raise
             _seconds_left(url, deadline)
-            raise ImageError(f"{_short_url(url)}: cannot be fetched ({type(error).__name__})") from error
+            raise ImageError(f"{short_url(url)}: cannot be fetched ({_reason(error)})") from error
         finally:
             raw.close()
 
     def _send(self, target: SplitResult, raw: socket.socket, deadline: float, take: Take) -> tuple[bytes, str | None]:
         url, host = target.geturl(), target.hostname or ""
-        connection = http.client.HTTPConnection(host, self._ports[target.scheme])
+        connection = http.client.HTTPConnection(host)
         connection.sock = raw
         if target.scheme == "https":
             connection.sock = ssl.create_default_context().wrap_socket(raw, server_hostname=host)
@@ -170,7 +186,8 @@ class Fetcher:
             if response.status in (301, 302, 303, 307, 308) and location:
                 return b"", location
             if response.status != 200:
-                raise ImageError(f"{_short_url(url)}: the answer was {response.status}")
+                raise ImageError(f"{short_url(url)}: the answer was {response.status}")
+            _check_kind(url, response.headers.get("Content-Type", ""))
             return self._read_body(url, response, deadline, take), None
         finally:
             connection.close()
@@ -183,28 +200,29 @@ class Fetcher:
             # what ends because the line was cut is not complete
             _seconds_left(url, deadline)
             if self._closed:
-                raise ImageError(f"{_short_url(url)}: the service is stopping")
+                raise ImageError(f"{short_url(url)}: the service is stopping")
             if not piece:
                 return b"".join(pieces)
             take(len(piece))
             pieces.append(piece)
             size += len(piece)
             if size > self.max_bytes:
-                raise ImageError(f"{_short_url(url)}: larger than {self.max_bytes} bytes")
+                raise ImageError(f"{short_url(url)}: larger than {self.max_bytes} bytes")
 
-    def _connect(self, target: SplitResult, deadline: float) -> socket.socket:
+    def _connect(self, target: SplitResult, deadline: float, trusted: bool) -> socket.socket:
         """Connect to an address that was looked at, not to a name that may change its mind."""
-        url, host, port = target.geturl(), target.hostname or "", self._ports[target.scheme]
+        url, host = target.geturl(), target.hostname or ""
+        port = (target.port if trusted else None) or self._ports[target.scheme]
         try:
             addresses = self._resolve(host, port)
         except (OSError, UnicodeError, ValueError) as error:
-            raise ImageError(f"{_short_url(url)}: there is no such host") from error
-        if not addresses or not all(map(self._allowed, addresses)):
-            raise ImageError(f"{_short_url(url)}: not a public address")
+            raise ImageError(f"{short_url(url)}: there is no such host") from error
+        if not addresses or not all(map(_is_no_platform if trusted else self._allowed, addresses)):
+            raise ImageError(f"{short_url(url)}: not a public address")
         try:
             return socket.create_connection((str(addresses[0]), port), timeout=_seconds_left(url, deadline))
         except OSError as error:
-            raise ImageError(f"{_short_url(url)}: cannot be fetched ({type(error).__name__})") from error
+            raise ImageError(f"{short_url(url)}: cannot be fetched ({_reason(error)})") from error
 
     @contextmanager
     def _time_limit(self, raw: socket.socket, seconds: float) -> Iterator[None]:
@@ -237,14 +255,65 @@ class _Clock:
         self._line.close()
 
 
+@cache
+def _library_fetcher() -> Fetcher:
+    return Fetcher(max_bytes=MAX_BYTES, timeout=SECONDS, trusted=True)
+
+
+def is_web_address(source: object) -> TypeGuard[str]:
+    """Tell the address of a picture in the web from a path."""
+    return isinstance(source, str) and source[:8].lower().startswith(("http://", "https://"))
+
+
+def fetch_picture(url: str) -> bytes:
+    """Return what lies at an address that the user named, or raise ``ImageError``."""
+    # people copy addresses with letters and spaces that have to be escaped
+    return _library_fetcher().fetch_now(quote(url.partition("#")[0], safe="%/:?&=+,;@!$'()*~[]"))
+
+
+def _is_no_platform(address: Address) -> bool:
+    """Tell whether an address may be one that the user named: any but those of the platforms of clouds."""
+    return not any(address in network for network in DENIED)
+
+
+def _check_kind(url: str, content_type: str) -> None:
+    """Refuse an answer that says it is no picture; servers that do not know say octet-stream, or nothing."""
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind and not kind.startswith("image/") and not kind.endswith("octet-stream"):
+        shown = "".join(character for character in kind[:50] if character.isprintable())
+        raise ImageError(f"{short_url(url)}: not a picture but {shown}")
+
+
+def _host_of(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None
+
+
+def _reason(error: Exception) -> str:
+    """Return why a connection failed, in words of ours."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return "its certificate cannot be verified"
+    if isinstance(error, ssl.SSLError):
+        return "no secure connection"
+    if isinstance(error, ConnectionRefusedError):
+        return "the connection was refused"
+    if isinstance(error, TimeoutError):
+        return "no answer"
+    if isinstance(error, http.client.HTTPException):
+        return "the answer is no HTTP"
+    return "the connection broke off" if isinstance(error, ConnectionError) else "the host cannot be reached"
+
+
 def _seconds_left(url: str, deadline: float) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
-        raise ImageError(f"{_short_url(url)}: took too long")
+        raise ImageError(f"{short_url(url)}: took too long")
     return left
 
 
-def _short_url(url: str) -> str:
+def short_url(url: str) -> str:
     """Return an address for messages, without its query, which may hold a secret."""
     shown = "".join(character for character in url.partition("?")[0] if character.isprintable())
     return shown if len(shown) <= 100 else f"{shown[:100]}..."
