@@ -37,10 +37,12 @@ def _model(place: int, decoder: Any, torch: Any, **arguments: Any) -> Any:
     from recap.experiments.baselines.smallcap import SmallCap
 
     torch.manual_seed(3)
+    if place == 2:
+        return ClipCap(6, decoder, mapper="mlp", **arguments)
     return (ClipCap, SmallCap)[place](6, decoder, **arguments)
 
 
-@pytest.fixture(params=[0, 1], ids=["clipcap", "smallcap"])
+@pytest.fixture(params=[0, 1, 2], ids=["clipcap", "smallcap", "clipcap-mlp"])
 def place(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
@@ -286,6 +288,70 @@ def test_a_published_clipcap_is_loaded(torch: Any, make_decoder: MakeDecoder, tm
     assert all(torch.equal(weight, again.state_dict()[name]) for name, weight in model.state_dict().items())
 
 
+def test_a_published_clipcap_with_a_transformer_is_loaded(
+    torch: Any, make_decoder: MakeDecoder, tmp_path: Path
+) -> None:
+    """Its prefix against numpy, from weights under the published names: 2 layers, 8 heads, 3 of 5 vectors are kept."""
+    from recap.experiments.baselines.clipcap import ClipCap
+
+    decoder = make_decoder()
+    state = {f"gpt.{name}": tensor for name, tensor in decoder.model.state_dict().items()}
+    shapes = {"linear.weight": (64, 6), "linear.bias": (64,), "prefix_const": (3, 32)}
+    for layer in range(2):
+        start = f"transformer.layers.{layer}"
+        shapes |= {f"{start}.norm{i}.{kind}": (32,) for i in (1, 2) for kind in ("weight", "bias")}
+        shapes |= {f"{start}.attn.to_queries.weight": (32, 32), f"{start}.attn.to_keys_values.weight": (64, 32)}
+        shapes |= {f"{start}.attn.project.weight": (32, 32), f"{start}.attn.project.bias": (32,)}
+        shapes |= {f"{start}.mlp.fc1.weight": (64, 32), f"{start}.mlp.fc1.bias": (64,)}
+        shapes |= {f"{start}.mlp.fc2.weight": (32, 64), f"{start}.mlp.fc2.bias": (32,)}
+    state |= {f"clip_project.{name}": 0.5 * torch.randn(shape) for name, shape in shapes.items()}
+    torch.save(state, tmp_path / "transformer.pt")
+    model = ClipCap.from_published(tmp_path / "transformer.pt", decoder.tokenizer, heads=4).eval()
+    found, mask = model.condition(torch.from_numpy(_images()), PROMPTS)
+    weights = {name: state[f"clip_project.{name}"].double().numpy() for name in shapes}
+    expected = np.stack([_mapped(weights, image) for image in _images().astype(float)])
+    assert found.shape == (4, 3, 32)
+    assert mask.all()
+    assert np.allclose(found.detach().numpy(), expected, rtol=1e-3, atol=1e-3)
+
+
+def _mapped(weights: dict[str, np.ndarray], image: np.ndarray) -> np.ndarray:
+    """The published mapper for one image, a head at a time."""
+
+    def norm(rows: np.ndarray, name: str) -> np.ndarray:
+        plain = (rows - rows.mean(1, keepdims=True)) / np.sqrt(rows.var(1, keepdims=True) + 1e-5)
+        return plain * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+
+    seen = (weights["linear.weight"] @ image + weights["linear.bias"]).reshape(2, 32)
+    rows = np.concatenate([seen, weights["prefix_const"]])
+    for layer in range(2):
+        start = f"transformer.layers.{layer}"
+        normed = norm(rows, f"{start}.norm1")
+        queries = normed @ weights[f"{start}.attn.to_queries.weight"].T
+        keys, values = np.split(normed @ weights[f"{start}.attn.to_keys_values.weight"].T, 2, axis=1)
+        mixed = []
+        for head in range(8):
+            part = slice(4 * head, 4 * head + 4)
+            scores = np.exp(queries[:, part] @ keys[:, part].T / 2)
+            mixed.append(scores / scores.sum(1, keepdims=True) @ values[:, part])
+        joined = np.concatenate(mixed, axis=1)
+        rows = rows + joined @ weights[f"{start}.attn.project.weight"].T + weights[f"{start}.attn.project.bias"]
+        normed = norm(rows, f"{start}.norm2")
+        hidden = np.maximum(normed @ weights[f"{start}.mlp.fc1.weight"].T + weights[f"{start}.mlp.fc1.bias"], 0)
+        rows = rows + hidden @ weights[f"{start}.mlp.fc2.weight"].T + weights[f"{start}.mlp.fc2.bias"]
+    return rows[2:]
+
+
+@pytest.mark.parametrize(("mapper", "count"), [("transformer", 42_728_448), ("mlp", 31_960_320)])
+def test_mappers_have_as_many_parameters_as_the_paper_says(torch: Any, mapper: str, count: int) -> None:
+    """With RN50x4's vectors (640) and GPT-2's embeddings (768): 42.7 and 32.0 million, none of them made."""
+    from recap.experiments.baselines.clipcap import MAPPERS, PREFIX
+
+    with torch.device("meta"):
+        made = MAPPERS[mapper](640, 768, PREFIX)
+    assert sum(weight.numel() for weight in made.parameters()) == count
+
+
 def test_a_published_smallcap_agrees_with_gpt2s_own_cross_attention(
     torch: Any, make_decoder: MakeDecoder, tmp_path: Path
 ) -> None:
@@ -366,7 +432,7 @@ def test_files_that_are_something_else_are_refused(torch: Any, make_decoder: Mak
     with pytest.raises(InputError, match="could not be read as weights"):
         ClipCap.from_published(tmp_path / "text.pt", tokenizer)
     torch.save({"clip_project.prefix_const": torch.ones(2)}, tmp_path / "transformer.pt")
-    with pytest.raises(InputError, match="prefix comes from a transformer"):
+    with pytest.raises(InputError, match=r"transformer\.pt is no ClipCap checkpoint: it lacks gpt"):
         ClipCap.from_published(tmp_path / "transformer.pt", tokenizer)
     with pytest.raises(InputError, match=r"config\.json describes no SmallCap"):
         SmallCap.from_published(tmp_path, tokenizer)

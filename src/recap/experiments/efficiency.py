@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Clock: TypeAlias = Callable[[], float]
 
 OPTIONS = (
-    *("steps", "epochs", "systems", "decoder", "tuned", "batch", "rate", "pictures", "checkpoints", "device"),
+    *("steps", "epochs", "systems", "decoder", "mapper", "tuned", "batch", "rate", "pictures", "checkpoints", "device"),
     *("clipcap", "smallcap", "tokenizer", "captions"),
 )
 THOUSAND = 1000

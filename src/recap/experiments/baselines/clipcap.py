@@ -1,20 +1,21 @@
-"""ClipCap (Mokady et al. 2021): a multilayer perceptron turns an image vector into ten embeddings before the caption.
+"""ClipCap (Mokady et al. 2021): a mapper turns an image vector into ten embeddings before the caption.
 
-The language model is frozen, or tuned together with the perceptron. Names of weights are those of the published
-checkpoints. Not here: the variant whose prefix comes from a transformer.
+The mapper is a transformer of eight layers, as in the paper's tables (42.7 million parameters with RN50x4 and GPT-2),
+or a perceptron (32.0 million). The language model is frozen, or tuned together with it. Names of weights are those of
+the published checkpoints.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from recap.errors import InputError
+from recap.errors import InputError, check_name
 from recap.experiments.baselines.decoders import Baseline, Decoder, transformers
 
 PREFIX = 10
@@ -25,6 +26,10 @@ MASKS = re.compile(r"\.(attn|crossattention)\.(bias|masked_bias)$")
 
 HEAD_WIDTH = 64
 """Of GPT-2 in every size, so that the number of heads follows from the width."""
+
+
+MAPPER_HEADS = 8
+MAPPER_LAYERS = 8
 
 
 class PrefixMapper(nn.Module):
@@ -42,6 +47,80 @@ class PrefixMapper(nn.Module):
         return prefix.view(len(images), self.length, -1)
 
 
+class _Attention(nn.Module):
+    """Attention of vectors to each other, as the published checkpoints lay it out."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.to_queries = nn.Linear(width, width, bias=False)
+        self.to_keys_values = nn.Linear(width, 2 * width, bias=False)
+        self.project = nn.Linear(width, width)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Return what each vector takes from the others."""
+        parts = (self.to_queries(rows), *self.to_keys_values(rows).chunk(2, dim=-1))
+        heads = (part.unflatten(-1, (MAPPER_HEADS, -1)).transpose(1, 2) for part in parts)
+        mixed = nn.functional.scaled_dot_product_attention(*heads)
+        taken: Tensor = self.project(mixed.transpose(1, 2).flatten(2))
+        return taken
+
+
+class _Layer(nn.Module):
+    """Attention and a hidden layer twice as wide, each behind a norm and added to what there was."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm1, self.attn, self.norm2 = nn.LayerNorm(width), _Attention(width), nn.LayerNorm(width)
+        self.mlp = nn.ModuleDict({"fc1": nn.Linear(width, 2 * width), "fc2": nn.Linear(2 * width, width)})
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Return the vectors for the next layer."""
+        rows = rows + self.attn(self.norm1(rows))
+        added: Tensor = self.mlp["fc2"](self.mlp["fc1"](self.norm2(rows)).relu())
+        return rows + added
+
+
+class TransformerMapper(nn.Module):
+    """Vectors made of the image stand before learned ones, which attend to them and become the prefix.
+
+    Args:
+        image: how many dimensions an image vector has.
+        width: of the language model's embeddings; a multiple of ``MAPPER_HEADS``.
+        length: of the prefix.
+        parts: how many vectors are made of the image; as many as the prefix has unless said otherwise.
+        layers: of the transformer.
+    """
+
+    def __init__(
+        self, image: int, width: int, length: int, *, parts: int | None = None, layers: int = MAPPER_LAYERS
+    ) -> None:
+        super().__init__()
+        if width % MAPPER_HEADS:
+            raise InputError(f"embeddings of {width} dimensions cannot be divided among {MAPPER_HEADS} heads")
+        self.image, self.length, self.parts = image, length, parts or length
+        self.linear = nn.Linear(image, self.parts * width)
+        self.prefix_const = nn.Parameter(torch.randn(length, width))
+        self.transformer = nn.ModuleDict({"layers": nn.ModuleList(_Layer(width) for _ in range(layers))})
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return ``length`` embeddings for each image."""
+        seen = self.linear(images).unflatten(-1, (self.parts, -1))
+        rows = torch.cat([seen, self.prefix_const.expand(len(images), -1, -1)], dim=1)
+        for layer in self.transformer["layers"].children():
+            rows = layer(rows)
+        return rows[:, self.parts :]
+
+
+MAPPERS: dict[str, Callable[..., PrefixMapper | TransformerMapper]] = {
+    "transformer": TransformerMapper,
+    "mlp": PrefixMapper,
+}
+"""By the names that the published code gives them; the first is that of the paper's tables."""
+SCALES = {"transformer": 1.0, "mlp": 10.0}
+"""What vectors of length 1 are multiplied with for published checkpoints: those with a perceptron were trained on
+CLIP's vectors as they come, whose length is about 10, those with a transformer on vectors of length 1."""
+
+
 class ClipCap(Baseline):
     """A prefix into a causal language model.
 
@@ -49,16 +128,27 @@ class ClipCap(Baseline):
         image: how many dimensions an image vector has.
         decoder: the language model.
         tuned: whether it is trained, too.
+        mapper: one of ``MAPPERS``.
         length: how many embeddings stand for an image.
-        scale: what vectors are multiplied with. The published checkpoints were trained on CLIP's vectors as they come,
-            whose length is about 10, and vectors here have length 1.
+        scale: what vectors are multiplied with.
+        sizes: further ones of the mapper.
     """
 
     def __init__(
-        self, image: int, decoder: Decoder, *, tuned: bool = False, length: int = PREFIX, scale: float = 1.0
+        self,
+        image: int,
+        decoder: Decoder,
+        *,
+        tuned: bool = False,
+        mapper: str = "transformer",
+        length: int = PREFIX,
+        scale: float = 1.0,
+        **sizes: int,
     ) -> None:
         super().__init__(decoder, tuned=tuned)
-        self.clip_project = PrefixMapper(image, self.gpt.get_input_embeddings().embedding_dim, length)
+        check_name("mapper", mapper, MAPPERS)
+        width = self.gpt.get_input_embeddings().embedding_dim
+        self.clip_project = MAPPERS[mapper](image, width, length, **sizes)
         self.scale = scale
 
     def condition(self, images: Tensor, prompts: Sequence[str]) -> tuple[Tensor, Tensor]:
@@ -67,28 +157,53 @@ class ClipCap(Baseline):
         return prefix, torch.ones(prefix.shape[:2], dtype=torch.long, device=prefix.device)
 
     @classmethod
-    def from_published(cls, path: str | Path, tokenizer: Any, *, heads: int | None = None, scale: float = 10.0) -> Self:
-        """Load a published checkpoint with a perceptron: a state dict of ``clip_project.*`` and ``gpt.*``.
+    def from_published(
+        cls, path: str | Path, tokenizer: Any, *, heads: int | None = None, scale: float | None = None
+    ) -> Self:
+        """Load a published checkpoint: a state dict of ``clip_project.*`` and ``gpt.*``.
 
         Args:
-            path: a ``.pt`` file such as ``coco_weights.pt``.
+            path: a ``.pt`` file such as ``coco_weights.pt`` or ``transformer_weights.pt``.
             tokenizer: GPT-2's.
             heads: of GPT-2's attention, where a head is not 64 wide.
-            scale: see the class.
+            scale: see ``SCALES``, whose values are the default.
         """
         state = read_weights(Path(path))
-        if "clip_project.model.0.weight" not in state or "gpt.transformer.wte.weight" not in state:
+        mapper = next((name for name, weight in _MARKS.items() if weight in state), None)
+        if mapper is None or "gpt.transformer.wte.weight" not in state:
             raise InputError(
-                f"{path} is no ClipCap checkpoint with a perceptron: it lacks clip_project.model.0.weight or "
-                "gpt.transformer.wte.weight. Checkpoints whose prefix comes from a transformer cannot be loaded"
+                f"{path} is no ClipCap checkpoint: it lacks gpt.transformer.wte.weight, or the mapper "
+                f"({' or '.join(_MARKS.values())})"
             )
         decoder = Decoder(_empty_gpt2(state, heads), tokenizer, final_stop(tokenizer), Path(path).name)
-        width = state["gpt.transformer.wte.weight"].shape[1]
-        image = state["clip_project.model.0.weight"].shape[1]
-        length = state["clip_project.model.2.weight"].shape[0] // width
-        model = cls(image, decoder, tuned=True, length=length, scale=scale)
+        sizes = _mapper_sizes(state, mapper)
+        factor = SCALES[mapper] if scale is None else scale
+        model = cls(decoder=decoder, tuned=True, mapper=mapper, scale=factor, **sizes)
         load_strictly(model, state, path)
         return model
+
+
+_MARKS = {"transformer": "clip_project.prefix_const", "mlp": "clip_project.model.0.weight"}
+"""A weight that tells which mapper a checkpoint has."""
+
+
+def _mapper_sizes(state: Mapping[str, Tensor], mapper: str) -> dict[str, int]:
+    """Return the arguments of the mapper in a checkpoint."""
+    width = state["gpt.transformer.wte.weight"].shape[1]
+    try:
+        if mapper == "mlp":
+            image, whole = state["clip_project.model.0.weight"].shape[1], state["clip_project.model.2.weight"].shape[0]
+            return {"image": image, "length": whole // width}
+        first = state["clip_project.linear.weight"]
+    except KeyError as error:
+        raise InputError(f"the mapper of this ClipCap checkpoint lacks {error}") from error
+    names = {name.split(".")[3] for name in state if name.startswith("clip_project.transformer.layers.")}
+    return {
+        "image": first.shape[1],
+        "length": len(state["clip_project.prefix_const"]),
+        "parts": first.shape[0] // width,
+        "layers": len(names),
+    }
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:

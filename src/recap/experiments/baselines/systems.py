@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +161,8 @@ def _built(name: str, setup: Setup, recap: ReCap, train: Split) -> System:
     captions = [text for texts in train.captions for text in texts]
     decoder = load_decoder(setup.option("decoder", "smollm2"), captions, seed=setup.seed)
     kind = "scratch" if not decoder.pretrained else "tuned" if wanted == "yes" else "frozen"
-    make: dict[str, Callable[..., Baseline]] = {"clipcap": ClipCap, "smallcap": SmallCap}
+    clipcap = partial(ClipCap, mapper=setup.option("mapper", "transformer"))
+    make: dict[str, Callable[..., Baseline]] = {"clipcap": clipcap, "smallcap": SmallCap}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(setup.seed)
         model = make[name](train.images.shape[1], decoder, tuned=kind != "frozen")
