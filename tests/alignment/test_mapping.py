@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -251,3 +252,16 @@ def test_too_few_images_and_wrong_groups_are_refused() -> None:
         search_beta(np.eye(2), np.eye(2))
     with pytest.raises(InputError, match="text 1 belongs to image 9"):
         search_beta(np.eye(5), np.eye(5), [0, 9, 2, 3, 4])
+
+
+@pytest.mark.parametrize(
+    ("method", "pairs", "warned"),
+    [("procrustes", 5, 1), ("beta-procrustes", 5, 1), ("procrustes", 6, 0), ("ridge", 5, 0), ("identity", 5, 0)],
+)
+def test_an_orthogonal_map_from_fewer_pairs_than_dimensions_is_warned_of(method: str, pairs: int, warned: int):
+    images, texts, _ = related(pairs, 6, 6)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        LinearAlignment(method).fit(images, texts)
+    expected = f"5 pairs for 6 dimensions: {method} is arbitrary in the directions that no pair shows"
+    assert [str(item.message).partition(";")[0] for item in caught] == [expected] * warned

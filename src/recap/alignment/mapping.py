@@ -6,6 +6,7 @@ Choosing beta of ``beta-procrustes`` by retrieval on held-out pairs.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -31,7 +32,7 @@ from recap.alignment.rows import (
 )
 from recap.alignment.solvers import Matrix
 from recap.alignment.statistics import Moments, PairStatistics
-from recap.errors import InputError, PackError, check_name, damaged
+from recap.errors import InputError, PackError, RecapWarning, check_name, damaged
 from recap.types import Vectors, unit_rows
 
 _KIND = "linear-alignment"
@@ -92,6 +93,7 @@ class LinearAlignment:
     ) -> Self:
         """Fit the map to rows in pairs; ``groups`` gives for each text the row of its image where one has several."""
         statistics = self._updated(None, images, texts, groups, sample_weight)
+        self._warn_of_few(statistics.pairs, min(statistics.d_image, statistics.d_text))
         if self.method not in GRADIENT_METHODS:
             return self._solve(statistics)
         return self._train(statistics, images, texts, groups, sample_weight)
@@ -197,6 +199,14 @@ class LinearAlignment:
         if self.method != "identity":
             _check_related(moments, statistics.pairs)
         return self._learned(SOLVERS[self.method](moments, self, statistics.rcond), moments, statistics)
+
+    def _warn_of_few(self, pairs: float, dimensions: int) -> None:
+        if pairs < dimensions and "procrustes" in self.method:
+            message = (
+                f"{pairs:,.0f} pairs for {dimensions:,} dimensions: {self.method} is arbitrary in the directions that "
+                "no pair shows; ridge leaves them out"
+            )
+            warnings.warn(message, RecapWarning, stacklevel=3)
 
     def _train(
         self,
