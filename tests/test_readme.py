@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -49,17 +50,11 @@ def test_commands_in_their_order(workplace: Path, monkeypatch: pytest.MonkeyPatc
     assert len(COMMANDS) > 15
     outputs = {}
     for command in COMMANDS:
-        words = (
-            " ".join(command.split()[1:])
-            .replace("https://example.org", web[1])
-            .replace("*.jpg", "'*.jpg'")
-            .replace("'", "")
-            .split()
-        )
-        outputs[command] = recap(*words).stdout
+        outputs[command] = recap(*shlex.split(command.replace("https://example.org", web[1]))[1:]).stdout
     assert "cat" in outputs["recap caption examples/pictures/cat.jpg"]
     assert "cat" in outputs["recap caption --pack my-pack photo.jpg"]
     assert "cat" in outputs["recap caption https://example.org/photo.jpg"]
+    assert "rocket.jpg" in outputs['recap search "a rocket in the night" examples/'].splitlines()[0]
     assert 'alt="' in (workplace / "page.html").read_text()
     assert len((workplace / "captions.jsonl").read_text().splitlines()) == len(list(workplace.glob("examples/*/*.jpg")))
     assert (workplace / "report.html").stat().st_size > 10_000

@@ -89,6 +89,14 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
+class Found:
+    """A picture that a text was found to describe; ``similarity`` is the aligned cosine of both."""
+
+    path: str
+    similarity: float
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """A sentence that might become the caption.
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -67,18 +67,27 @@ FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 def write_csv(path: Path, records: Iterable[Record]) -> None:
     """Write a header and one row for each record; a file without records has the least of headers."""
-    rows = ({name: _inert(value) for name, value in record.flat().items()} for record in records)
+    rows = (record.flat() for record in records)
     first = next(rows, None)
     sample = {"path": "", "caption": ""} if first is None else first
     columns = [name for name, value in sample.items() if not isinstance(value, list | tuple | dict)]
     with atomic_write(path) as file:
-        # names of files need not be UTF-8, and are written as they are
-        text = io.TextIOWrapper(file, encoding="utf-8", errors="surrogateescape", newline="")
-        table = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
-        table.writeheader()
-        table.writerows(chain([] if first is None else [first], rows))
-        text.flush()
-        text.detach()
+        for line in csv_lines(chain([] if first is None else [first], rows), columns):
+            # names of files need not be UTF-8, and are written as they are
+            file.write(line.encode("utf-8", "surrogateescape"))
+
+
+def csv_lines(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> Iterator[str]:
+    """Yield a header and rows; what no column is for is left out."""
+    buffer = io.StringIO(newline="")
+    table = csv.DictWriter(buffer, columns, extrasaction="ignore", lineterminator="\n")
+    table.writeheader()
+    for row in rows:
+        yield buffer.getvalue()
+        buffer.seek(0)
+        buffer.truncate()
+        table.writerow({name: _inert(value) for name, value in row.items()})
+    yield buffer.getvalue()
 
 
 def _inert(value: object) -> object:

@@ -10,7 +10,7 @@ import hashlib
 import io
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from html import escape
 from importlib.resources import files
@@ -26,7 +26,7 @@ from recap.errors import ImageError, InputError
 from recap.files import atomic_write
 from recap.selection import describe_choice
 from recap.text import AttributedWord, Attribution, attribute, same_word, surface_words
-from recap.types import Candidate, Caption, Evidence, ImageLike
+from recap.types import Candidate, Caption, Evidence, Found, ImageLike
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -196,6 +196,18 @@ def _row(value: float, best: float, content: str, attributes: str = "") -> str:
     return f"<li{attributes}>{bar}<span>{content}</span></li>\n"
 
 
+def write_thumbnails(file: BinaryIO, title: str, found: Iterable[Found], link: Callable[[str], str]) -> None:
+    """Write a page of the pictures that were found for a text, best first; ``link`` gives the address of each."""
+    head = _head(escape_text(title), _asset("report.css"), "", "", template="thumbnails.html")
+    file.write(head.encode("utf-8", "replace"))
+    for item in found:
+        name, address = escape_text(PurePath(item.path).name), escape(link(item.path))
+        label = f'<span class="name">{name}</span> <data value="{item.similarity:.4f}">{item.similarity:.2f}</data>'
+        tile = f'<li><a href="{address}">{_image(thumbnail(item.path))}<span class="label">{label}</span></a></li>\n'
+        file.write(tile.encode("utf-8", "replace"))
+    file.write(_template(1, "thumbnails.html").substitute().encode())
+
+
 PICTURES = 2000
 """Pictures on one page, of about 20 kB each: browsers are still at ease with that."""
 
@@ -306,13 +318,17 @@ class HtmlReport:
         self._file.write(text.encode("utf-8", "replace"))
 
     def _link(self, image_path: str | Path) -> str:
-        """Return the address of a picture as seen from the page, safe against names that look like something else."""
-        absolute = Path(image_path).absolute()
-        try:
-            relative = Path(os.path.relpath(absolute, self._folder)).as_posix()
-        except ValueError:  # on another drive
-            return absolute.as_uri()
-        return "./" + quote(os.fsencode(relative), safe="/")
+        return link_from(self._folder, image_path)
+
+
+def link_from(folder: Path, path: str | Path) -> str:
+    """Return the address of a file as seen from a page in a folder, safe against names that look like others."""
+    absolute = Path(path).absolute()
+    try:
+        relative = Path(os.path.relpath(absolute, folder)).as_posix()
+    except ValueError:  # on another drive
+        return absolute.as_uri()
+    return "./" + quote(os.fsencode(relative), safe="/")
 
 
 def _check_ours(place: Path) -> None:
@@ -329,17 +345,17 @@ def _asset(name: str) -> str:
     return (files("recap.batch") / name).read_text(encoding="utf-8")
 
 
-def _head(title: str, style: str, script: str, links: str) -> str:
+def _head(title: str, style: str, script: str, links: str, template: str = "report.html") -> str:
     # whatever a caption or a file's name may smuggle in, the browser runs this script only and loads nothing
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
-    return _template(0).substitute(title=title, style=style, links=links, policy=policy, version=__version__)
+    return _template(0, template).substitute(title=title, style=style, links=links, policy=policy, version=__version__)
 
 
 def _foot(script: str, links: str) -> str:
     return _template(1).substitute(script=script, footer=links and f"<footer>{links}</footer>")
 
 
-def _template(half: int) -> Template:
+def _template(half: int, name: str = "report.html") -> Template:
     """Return what comes before the pictures of a page, or after them."""
-    return Template(_asset("report.html").split("<!-- pictures -->\n")[half])
+    return Template(_asset(name).split("<!-- pictures -->\n")[half])

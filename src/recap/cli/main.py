@@ -22,6 +22,7 @@ from recap.cli.info import info
 from recap.cli.pack import pack
 from recap.cli.retrieve import retrieve
 from recap.cli.score import score
+from recap.cli.search import search
 from recap.cli.serve import serve
 from recap.cli.setup import setup
 from recap.errors import RecapError
@@ -41,6 +42,7 @@ for command in (
     caption,
     alt,
     retrieve,
+    search,
     embed,
     fit,
     augment,

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -86,6 +86,14 @@ def print_json(value: Any, indent: int | None = None) -> None:
     """Print a value as json, in which characters that control the terminal are escaped."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
     click.echo(_CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+
+
+def print_csv(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    """Print a header and rows; no text is taken for a formula by a spreadsheet."""
+    from recap.batch.formats import csv_lines
+
+    for line in csv_lines(rows, columns):
+        click.echo(_CONTROL.sub("\N{REPLACEMENT CHARACTER}", line), nl=False)
 
 
 def warn(message: object) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from recap.cli.options import COUNT, FILE, combine, lm_option, load_captioner, pack_options, warn
+from recap.cli.options import COUNT, FILE, FOLDER, combine, lm_option, load_captioner, pack_options, warn
 
 limit_options = combine(
     click.option("--max-megabytes", type=COUNT, default=32, show_default=True, help="Size of a request."),
@@ -36,6 +36,7 @@ limit_options = combine(
 @click.option("--allow-urls", is_flag=True, help="Fetch pictures by address, never from a private network.")
 @click.option("--editable", is_flag=True, help="Let users look at the datastore and change it, in memory.")
 @click.option("--save-edits", is_flag=True, help="With --editable: change the pack's folder too.")
+@click.option("--search", type=FOLDER, help="Let users search the pictures of this folder by a text, and see them.")
 @limit_options
 def serve(pack: str, device: str, language_model: str | None, host: str, port: int, **options: Any) -> None:
     """Serve captions, retrieval and scores over HTTP.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -18,7 +19,12 @@ def find_images(inputs: Iterable[str | Path], suffixes: frozenset[str] = IMAGE_S
     A file is taken whatever its suffix, so that a wrong one is reported rather than passed over in silence.
     A name that matches nothing is yielded as it is: reading it gives the error. Nothing is yielded twice.
     """
-    seen: set[Path] = set()
+    return map(Path, find_image_names(inputs, suffixes))
+
+
+def find_image_names(inputs: Iterable[str | Path], suffixes: frozenset[str] = IMAGE_SUFFIXES) -> Iterator[str]:
+    """Yield what ``find_images`` does, as texts: of ten thousand pictures, paths take longer than all the rest."""
+    seen: set[str] = set()
     for given in inputs:
         for path in _matches(Path(given), suffixes):
             if path not in seen:
@@ -26,21 +32,26 @@ def find_images(inputs: Iterable[str | Path], suffixes: frozenset[str] = IMAGE_S
                 yield path
 
 
-def _matches(path: Path, suffixes: frozenset[str]) -> Iterator[Path]:
+def _matches(path: Path, suffixes: frozenset[str]) -> Iterator[str]:
     if path.is_dir():
-        yield from sorted(
-            child
-            for child in path.rglob("*")
-            if child.suffix.lower() in suffixes and not _is_hidden(child.relative_to(path)) and child.is_file()
-        )
+        yield from _walk(path, suffixes)
     elif not path.exists() and glob.has_magic(str(path)):
         found = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 - absolute patterns, which Path.glob refuses
         for match in found or [str(path)]:
-            yield from _matches(Path(match), suffixes) if match != str(path) else [path]
+            yield from _matches(Path(match), suffixes) if match != str(path) else [match]
     else:
-        yield path
+        yield str(path)
 
 
-def _is_hidden(path: Path) -> bool:
-    """Tell whether a file or one of its folders is hidden: thumbnails and the like, not somebody's pictures."""
-    return any(part.startswith(".") for part in path.parts)
+def _walk(folder: Path, suffixes: frozenset[str]) -> list[str]:
+    """Return the files of a folder and its folders, but not of hidden ones: thumbnails and the like.
+
+    In the order of paths, by the names of folders and files; texts are compared, since paths take ten times as long.
+    """
+    found = []
+    for place, folders, names in os.walk(str(folder)):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        kept = [name for name in names if name[name.rfind(".") :].lower() in suffixes and not name.startswith(".")]
+        start = "" if place == "." else f"{place}{os.sep}"
+        found += [path for path in (start + name for name in kept) if os.path.isfile(path)]  # noqa: PTH113
+    return sorted(found, key=lambda path: path.split(os.sep))  # noqa: PTH206

@@ -24,7 +24,8 @@ _SCHEMA = """
 CREATE TABLE IF NOT EXISTS vectors (
     encoder BLOB NOT NULL, content BLOB NOT NULL, vector BLOB NOT NULL, crc INTEGER NOT NULL,
     PRIMARY KEY (encoder, content)
-)
+);
+CREATE TABLE IF NOT EXISTS files (path BLOB PRIMARY KEY, state TEXT NOT NULL, content BLOB NOT NULL)
 """
 _QUERY_SIZE = 500
 """Number of hashes in one query."""
@@ -59,20 +60,29 @@ class VectorCache:
 
     def put(self, fingerprint: str, vectors: Mapping[bytes, Vectors]) -> None:
         """Keep vectors by their content hash, all of them or none."""
-        if not vectors or not self._writable:
-            return
         encoder = bytes.fromhex(fingerprint)
         rows = []
         for content, vector in vectors.items():
             blob = np.asarray(vector, "<f4").tobytes()
             rows.append((encoder, content, blob, _checksum(encoder, content, blob)))
+        self._insert("INSERT OR REPLACE INTO vectors VALUES (?, ?, ?, ?)", rows)
 
-        def insert(connection: sqlite3.Connection) -> bool:
-            with connection:
-                connection.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?, ?, ?)", rows)
-            return True
+    def get_files(self, fingerprint: str, paths: Sequence[str], dimension: int) -> dict[str, Vectors]:
+        """Return the known vectors of files that have the size and time they were seen with, without reading them."""
+        contents: dict[str, bytes] = {}
+        for start in range(0, len(paths), _QUERY_SIZE):
+            names = {_file_name(path): path for path in paths[start : start + _QUERY_SIZE]}
+            query = f"SELECT path, state, content FROM files WHERE path IN ({','.join('?' * len(names))})"
+            for name, state, content in self._select(query, list(names)):
+                if state == file_state(names[name]):
+                    contents[names[name]] = content
+        vectors = self.get(fingerprint, list(dict.fromkeys(contents.values())), dimension)
+        return {path: vectors[content] for path, content in contents.items() if content in vectors}
 
-        self._writable = bool(self._execute(insert, "nothing more is written"))
+    def put_files(self, seen: Mapping[str, tuple[str, bytes]]) -> None:
+        """Remember files by their path: their ``file_state`` and content hash."""
+        rows = [(_file_name(path), *facts) for path, facts in seen.items()]
+        self._insert("INSERT OR REPLACE INTO files VALUES (?, ?, ?)", rows)
 
     def close(self) -> None:
         """Close the file."""
@@ -89,7 +99,19 @@ class VectorCache:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _select(self, query: str, values: Sequence[bytes]) -> list[Any]:
+    def _insert(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Write rows, all of them or none."""
+        if not rows or not self._writable:
+            return
+
+        def insert(connection: sqlite3.Connection) -> bool:
+            with connection:
+                connection.executemany(statement, rows)
+            return True
+
+        self._writable = bool(self._execute(insert, "nothing more is written"))
+
+    def _select(self, query: str, values: Sequence[Any]) -> list[Any]:
         return self._execute(lambda connection: connection.execute(query, values).fetchall(), "cannot be read") or []
 
     def _execute(self, action: Callable[[sqlite3.Connection], Result], refusal: str) -> Result | None:
@@ -131,7 +153,7 @@ class VectorCache:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
             with connection:
-                connection.execute(_SCHEMA)
+                connection.executescript(_SCHEMA)
                 connection.execute(f"PRAGMA user_version = {_VERSION}")
         except BaseException:
             connection.close()
@@ -151,6 +173,20 @@ class VectorCache:
         for suffix in ("-wal", "-shm"):
             self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
         warnings.warn(f"vector cache {self.path}: damaged ({error}); moved to {aside}, beginning anew", stacklevel=4)
+
+
+def file_state(path: str) -> str:
+    """Return what tells a file from a changed one without reading it; empty where there is none."""
+    try:
+        facts = os.stat(path)  # noqa: PTH116 - of ten thousand files, in a search
+    except (OSError, ValueError):
+        return ""
+    return f"{facts.st_size} {facts.st_mtime_ns}"
+
+
+def _file_name(path: str) -> bytes:
+    """Return a file's name wherever the search starts from; names need not be UTF-8."""
+    return os.fsencode(os.path.abspath(path))  # noqa: PTH100 - of ten thousand files, in a search
 
 
 def _checksum(encoder: bytes, content: bytes, blob: bytes) -> int:

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recap.encoders.base import BARE, VIEWS, Encoder, LoadOptions, TextEncoder
+from recap.encoders.base import BARE, VIEWS, Encoder, ImageEncoder, LoadOptions, TextEncoder
 from recap.errors import InputError
 from recap.registry import Entry, Loader, Registry, load
 
@@ -145,13 +145,23 @@ def load_encoder(spec: str, *, device: str = "cpu", cache: VectorCache | str | P
     """
     image_names, text_name = parse(spec)
     from recap.encoders.cache import VectorCache
-    from recap.encoders.variants import JoinedImageEncoder
 
     options = LoadOptions(device, VectorCache(cache) if isinstance(cache, str | Path) else cache)
-    parts = [_load_image(name, options) for name in image_names]
-    image = parts[0] if len(parts) == 1 else JoinedImageEncoder(parts, cache=options.cache)
-    text = _load_text(text_name, options)
+    image, text = load_image_side(spec, options), load_text_side(spec, options)
     return Encoder(image.name if image_names == (text_name,) else f"{image.name},{text.name}", image, text)
+
+
+def load_image_side(spec: str, options: LoadOptions) -> ImageEncoder:
+    """Load only what encodes images."""
+    from recap.encoders.variants import JoinedImageEncoder
+
+    parts = [_load_image(name, options) for name in parse(spec)[0]]
+    return parts[0] if len(parts) == 1 else JoinedImageEncoder(parts, cache=options.cache)
+
+
+def load_text_side(spec: str, options: LoadOptions) -> TextEncoder:
+    """Load only what encodes texts."""
+    return _load_text(parse(spec)[1], options)
 
 
 def parse(spec: str) -> tuple[tuple[str, ...], str]:

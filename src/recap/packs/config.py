@@ -12,6 +12,8 @@ from recap import __version__
 from recap.datastore import DatastoreView, MutableStore, open_store
 from recap.datastore.view import DATABASES, is_address
 from recap.encoders import Encoder, load_encoder
+from recap.encoders.base import ImageEncoder, LoadOptions, TextEncoder
+from recap.encoders.registry import load_image_side, load_text_side
 from recap.errors import EncoderMismatchError, InputError, PackError, damaged
 from recap.files import read_json, sealed, write_json
 from recap.packs.card import About
@@ -93,16 +95,28 @@ class PackConfig:
     def load_encoder(self, device: str = "cpu", cache: str | Path | None = None) -> Encoder:
         """Load the encoder, and check that it makes the same vectors as the pack's."""
         encoder = load_encoder(self.encoder, device=device, cache=cache)
-        for side, made_by, here in (
-            ("image", self.image_fingerprint, encoder.image.fingerprint),
-            ("text", self.text_fingerprint, encoder.text.fingerprint),
-        ):
-            if made_by != here:
-                raise EncoderMismatchError(
-                    f"{self.folder}: this pack was made with another version of the {side} encoder {encoder.name}; "
-                    "fit it again, or install the version it was made with"
-                )
+        self._check_side("image", self.image_fingerprint, encoder.image)
+        self._check_side("text", self.text_fingerprint, encoder.text)
         return encoder
+
+    def load_image_side(self, device: str = "cpu") -> ImageEncoder:
+        """Load only what encodes images."""
+        image = load_image_side(self.encoder, LoadOptions(device))
+        self._check_side("image", self.image_fingerprint, image)
+        return image
+
+    def load_text_side(self, device: str = "cpu") -> TextEncoder:
+        """Load only what encodes texts."""
+        text = load_text_side(self.encoder, LoadOptions(device))
+        self._check_side("text", self.text_fingerprint, text)
+        return text
+
+    def _check_side(self, side: str, made_by: str, encoder: ImageEncoder | TextEncoder) -> None:
+        if made_by != encoder.fingerprint:
+            raise EncoderMismatchError(
+                f"{self.folder}: this pack was made with another version of the {side} encoder {encoder.name}; "
+                "fit it again, or install the version it was made with"
+            )
 
     def open_datastore(self, *, verify: bool = False) -> MutableStore | DatastoreView:
         """Open the captions, wherever they are; ``verify`` compares the sha256 of their files."""

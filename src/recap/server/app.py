@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager, closing
 from functools import partial
@@ -14,6 +15,7 @@ from recap.captioner import ReCap
 from recap.encoders.apart import ApartDecoder
 from recap.encoders.fetching import Fetcher
 from recap.encoders.network import cores
+from recap.packs.search import default_cache
 from recap.server.batching import Batcher
 from recap.server.config import DECODER_MEMORY, FETCH_SECONDS, MAX_DECODERS, PIXEL_MEMORY, ServerConfig
 from recap.server.metrics import Metrics, Observer
@@ -21,8 +23,11 @@ from recap.server.middleware import BEARER, KEY_HEADER, BodyLimits, Guard, Secur
 from recap.server.problems import HANDLERS
 from recap.server.routes import captions_router, health_router, metrics_router, packs_router, page_router
 from recap.server.routes_datastore import datastore_router
+from recap.server.routes_search import search_router
 from recap.server.service import Service
 from recap.server.tasks import Engine
+
+logger = logging.getLogger("recap.server")
 
 DESCRIPTION = "Captions for pictures, with their evidence, and scores for captions. Errors are problem+json."
 
@@ -76,12 +81,18 @@ def create_app(captioner: ReCap, config: ServerConfig | None = None) -> FastAPI:
     )
     app.state.stopping = False
     app.state.on_death = lambda: None
-    app.state.service = Service(chosen, Engine(captioner), batcher, metrics, fetcher)
+    index = None
+    if chosen.search is not None:
+        index = captioner.index(chosen.search, cache=default_cache(), progress=True)
+        for problem in index.problems:
+            logger.warning("not searched: %s", problem)
+    app.state.service = Service(chosen, Engine(captioner, index), batcher, metrics, fetcher)
     # checked by the guard, before a body is read; declared here, so that clients know
     keys = [Security(BEARER), Security(KEY_HEADER)] if chosen.api_keys else []
-    for router in (captions_router, datastore_router, packs_router, health_router, metrics_router, page_router):
-        is_open = router in (health_router, page_router)
-        app.include_router(router, dependencies=[] if is_open else keys)
+    for router in (captions_router, search_router, datastore_router, packs_router, metrics_router):
+        app.include_router(router, dependencies=keys)
+    for router in (health_router, page_router):
+        app.include_router(router)
     return app
 
 

@@ -63,6 +63,8 @@ class ServerConfig:
     """Whether the datastore may be looked at and changed."""
     save_edits: Path | None = None
     """The folder of the pack, if changes of its datastore are to be kept."""
+    search: Path | None = None
+    """The folder whose pictures can be searched by a text and shown."""
     decode_apart: bool = True
     """Whether pictures are decoded in processes of their own, with a limit on their memory."""
     api_keys: tuple[str, ...] = ()

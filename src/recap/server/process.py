@@ -33,6 +33,7 @@ def configure(
     allow_urls: bool = False,
     editable: bool = False,
     save_edits: bool = False,
+    search: Path | None = None,
     max_megabytes: int = 32,
     **limits: int | float,
 ) -> ServerConfig:
@@ -51,6 +52,7 @@ def configure(
         allow_urls=allow_urls,
         editable=editable,
         save_edits=folder if save_edits else None,
+        search=search,
         max_body=max_megabytes * MEGABYTE,
         max_held=max(256, 2 * max_megabytes) * MEGABYTE,
         **limits,  # type: ignore[arg-type]

@@ -182,7 +182,11 @@ async def packs(service: Here) -> schemas.PacksResponse:
         about=captioner.about.as_dict(),
     )
     limits = schemas.LimitsBody(
-        bytes=config.max_body, pixels=config.max_pixels, pictures=config.max_pictures, urls=config.allow_urls
+        bytes=config.max_body,
+        pixels=config.max_pixels,
+        pictures=config.max_pictures,
+        urls=config.allow_urls,
+        search=len(service.engine.index.paths) if service.engine.index else None,
     )
     return schemas.PacksResponse(version=__version__, editable=config.editable, limits=limits, packs=[served])
 

@@ -158,6 +158,31 @@ class ScoreResponse(BaseModel):
     scores: list[ScoreBody]
 
 
+class SearchQuery(BaseModel):
+    """What is searched for."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    text: Text
+    k: int = Field(20, ge=1, le=100, description="How many pictures.")
+
+
+class FoundPicture(BaseModel):
+    """A picture that fits the text."""
+
+    id: int = Field(description="GET /v1/search/ID is its thumbnail.")
+    name: str = Field(description="Its path below the folder.")
+    similarity: float = Field(description="The aligned cosine of text and picture.")
+
+
+class SearchResponse(BaseModel):
+    """The pictures that fit best, best first."""
+
+    text: str
+    total: int = Field(description="How many pictures were searched.")
+    results: list[FoundPicture]
+
+
 class Point(BaseModel):
     """A place on the map."""
 
@@ -245,6 +270,7 @@ class LimitsBody(BaseModel):
     pixels: int
     pictures: int
     urls: bool
+    search: int | None = Field(description="How many pictures can be searched; null without recap serve --search.")
 
 
 class PackBody(BaseModel):

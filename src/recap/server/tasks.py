@@ -12,6 +12,7 @@ from recap.captioner import ReCap
 from recap.errors import InputError
 from recap.metrics.clip import aligned_s, cosines, ref_aligned_s
 from recap.packs.folder import read_own_datastore
+from recap.packs.search import PictureIndex
 from recap.server.schemas import MapBody, Point, ScoreBody
 from recap.types import Caption, Evidence, Vectors
 
@@ -26,8 +27,10 @@ class Engine:
     what the tasks have in common.
     """
 
-    def __init__(self, captioner: ReCap) -> None:
+    def __init__(self, captioner: ReCap, index: PictureIndex | None = None) -> None:
         self.captioner = captioner
+        self.index = index
+        """The pictures that can be searched, if there are any."""
         self._by_method: dict[str, ReCap] = {captioner.settings.method: captioner}
 
     def reload(self, folder: Path) -> None:
@@ -69,6 +72,12 @@ class Engine:
         vector_of = dict(zip(distinct, rows, strict=True))
         images = captioner.alignment.transform(captioner.vectors_of(vectors))
         return [_judge(image, *both, vector_of) for image, both in zip(images, texts, strict=True)]
+
+    def search(self, texts: Sequence[str], _: None, k: int) -> list[list[tuple[int, float]]]:
+        """Find the pictures that texts describe: their places in the index and how well they fit, best first."""
+        assert self.index is not None
+        rows = self.captioner.alignment.transform_texts(self.captioner.encoder.encode_texts(list(texts)))
+        return [self.index.rank(row, k) for row in rows]
 
     def chart(self, _: Sequence[None], vectors: Vectors, k: int, method: str | None) -> list[Chart]:
         """Draw each picture among the captions nearest to it."""
