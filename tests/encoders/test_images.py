@@ -3,6 +3,8 @@ from __future__ import annotations
 import io
 import os
 import struct
+import subprocess
+import sys
 import threading
 import tracemalloc
 import zlib
@@ -16,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, TiffImagePlugin, features
 
+from recap.encoders import images
 from recap.encoders.av1 import TooManyPartsError, coded_sizes
 from recap.encoders.images import decode, decoded_pixels, digest, open_picture, read
 from recap.errors import ImageError, InputError
@@ -316,7 +319,6 @@ def test_not_pictures(tmp_path: Path) -> None:
         ("empty.jpg", "empty"),
         ("absent.png", "no such file"),
         (".", "not a file"),
-        ("phone.heic", "pillow-heif"),
         ("nul\0l", "read|no such file"),
     ]:
         with pytest.raises(ImageError, match=reason) as caught:
@@ -326,6 +328,62 @@ def test_not_pictures(tmp_path: Path) -> None:
         decode(Image.new("RGB", (0, 5)))
     with pytest.raises(InputError, match="int"):
         decode(5)  # type: ignore[arg-type]
+
+
+def test_heic_is_read_where_its_package_is_installed() -> None:
+    pillow_heif = pytest.importorskip("pillow_heif")
+    values = np.zeros((48, 64, 3), np.uint8)
+    values[:24, :, 0] = 250
+    file = io.BytesIO()
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by a quarter
+    pillow_heif.from_pillow(Image.fromarray(values)).save(file, quality=95, exif=exif.tobytes())
+    content = file.getvalue()
+    # in a process of its own, where nobody has registered the opener
+    code = (
+        "import sys; from recap.encoders.images import decode; "
+        "picture = decode(sys.stdin.buffer.read()); "
+        "print(*picture.size, picture.getpixel((5, 5))[0], picture.getpixel((40, 5))[0])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], input=content, capture_output=True, check=True)
+    width, height, left, right = map(int, done.stdout.split())
+    assert (width, height) == (48, 64)
+    assert left < 20
+    assert right > 230
+
+
+def test_heic_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    monkeypatch.delitem(Image.OPEN, "HEIF", raising=False)
+    images.register_heif.cache_clear()
+    with pytest.raises(ImageError, match=r"HEIC needs an optional part: pip install 'recap-captioner\[heic\]'"):
+        decode(b"\0\0\0\x18ftypheic" + bytes(100))
+    images.register_heif.cache_clear()
+
+
+RAW = "raw data of a camera.*develop"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "advice"),
+    [
+        ("a.jxl", b"\xff\x0a" + bytes(50), "JPEG XL.*convert"),
+        ("a.jxl", b"\0\0\0\x0cJXL \r\n\x87\n" + bytes(50), "JPEG XL.*convert"),
+        ("a.cr3", b"\0\0\0\x18ftypcrx " + bytes(50), RAW),
+        ("a.raf", b"FUJIFILMCCD-RAW 0201" + bytes(50), RAW),
+        ("a.RW2", b"IIU\0" + bytes(50), RAW),
+        ("a.nef", saved(Image.new("RGB", (8, 8)), "TIFF"), RAW),
+        (
+            "a.tif",
+            saved(Image.new("RGB", (8, 8)), "TIFF", tiffinfo={50706: b"\1\4\0\0"}),
+            RAW,
+        ),
+    ],
+)
+def test_kinds_that_are_not_read_say_what_to_do(tmp_path: Path, name: str, content: bytes, advice: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ImageError, match=f"{name}: {advice}"):
+        decode(tmp_path / name)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")

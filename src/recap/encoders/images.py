@@ -13,17 +13,28 @@ import io
 import os
 import threading
 from contextlib import nullcontext, suppress
+from functools import cache
 
 import numpy as np
 from PIL import Image, ImageOps, JpegImagePlugin, UnidentifiedImageError
 
 from recap.encoders.av1 import coded_sizes
 from recap.encoders.inputs import label, read
-from recap.errors import ImageError, InputError
+from recap.errors import ImageError, InputError, MissingExtraError
 from recap.types import ImageLike
 
 Image.init()
 _NAMES = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "HEIF")
+
+_HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
+_JPEG_XL = (b"\xff\x0a", b"\0\0\0\x0cJXL \r\n\x87\n")
+_RAW = (b"FUJIFILMCCD-RAW", b"IIU\0", b"IIRO", b"IIRS", b"MMOR", b"FOVb")
+_RAW_SUFFIXES = (
+    *(".3fr", ".arw", ".cr2", ".cr3", ".dng", ".erf", ".iiq", ".mef", ".mos", ".mrw", ".nef", ".nrw", ".orf", ".pef"),
+    *(".raf", ".raw", ".rw2", ".rwl", ".sr2", ".srf", ".srw", ".x3f"),
+)
+_DNG_VERSION = 50706
+"""Tag of a TIFF that says it is a camera's raw data."""
 
 MAX_SCANS = 1000
 """Of a JPEG: each pass costs as much as the whole picture, and takes a few bytes."""
@@ -35,14 +46,27 @@ _WIDTH, _LENGTH, _TILE_WIDTH, _TILE_LENGTH = 256, 257, 322, 323
 def formats() -> tuple[str, ...]:
     """Return the kinds that are read: not all that Pillow can, since some of its readers start other programs.
 
-    HEIF is among them once the package pillow-heif has registered its opener.
+    HEIF is among them once a picture of that kind has come, where the package pillow-heif is installed.
     """
     return tuple(name for name in _NAMES if name in Image.OPEN)
 
 
 def open_picture(content: bytes) -> Image.Image:
     """Open the bytes of a file without decoding them; ``UnidentifiedImageError`` if they are none of ``formats``."""
+    if content[4:8] == b"ftyp" and content[8:12] in _HEIF_BRANDS:
+        register_heif()
     return Image.open(io.BytesIO(content), formats=formats())
+
+
+@cache
+def register_heif() -> bool:
+    """Let Pillow read HEIC if the package pillow-heif is there, and return whether it is."""
+    try:
+        import pillow_heif
+    except ImportError:
+        return False
+    pillow_heif.register_heif_opener()
+    return True
 
 
 def decoded_pixels(picture: Image.Image, content: bytes | None = None) -> int:
@@ -77,8 +101,6 @@ def _tiled_pixels(picture: Image.Image) -> int:
 
 
 DEFAULT_MAX_PIXELS = 100_000_000
-_HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
-
 _LARGE = 16_000_000
 """A picture with more pixels is scaled down before anything else is done with it, and one at a time."""
 _large_pictures = threading.Lock()
@@ -141,12 +163,34 @@ def _open(content: bytes, name: str) -> Image.Image:
     if not content:
         raise ImageError(f"{name}: the file is empty")
     try:
-        return open_picture(content)
+        picture = open_picture(content)
     except UnidentifiedImageError as error:
-        hint = ""
-        if content[4:8] == b"ftyp" and content[8:12] in _HEIF_BRANDS:
-            hint = "; HEIC is read when the package pillow-heif has registered its opener"
-        raise ImageError(f"{name}: not a picture that is read here ({', '.join(formats())}){hint}") from error
+        why = _explain_kind(content, name) or f"not a picture that is read here ({', '.join(formats())})"
+        raise ImageError(f"{name}: {why}") from error
+    # of most cameras' raw data Pillow would show the thumbnail, as a TIFF
+    if picture.format == "TIFF" and (_is_raw(content, name) or _DNG_VERSION in getattr(picture, "tag_v2", {})):
+        raise ImageError(f"{name}: {_RAW_ADVICE}")
+    return picture
+
+
+_RAW_ADVICE = (
+    "raw data of a camera is not read; develop it first (darktable-cli IN OUT.jpg), or take out the preview "
+    "(exiftool -b -PreviewImage IN > OUT.jpg)"
+)
+
+
+def _explain_kind(content: bytes, name: str) -> str:
+    """Return what to do about a picture of a known kind that is not read here."""
+    if content[4:8] == b"ftyp" and content[8:12] in _HEIF_BRANDS:
+        return str(MissingExtraError("HEIC", "heic"))
+    if content.startswith(_JPEG_XL):
+        return "JPEG XL is not read; convert it first (djxl IN OUT.png, or magick IN OUT.jpg)"
+    return _RAW_ADVICE if _is_raw(content, name) else ""
+
+
+def _is_raw(content: bytes, name: str) -> bool:
+    canon = content[8:10] == b"CR" or content[4:12] == b"ftypcrx "
+    return canon or content.startswith(_RAW) or name.lower().endswith(_RAW_SUFFIXES)
 
 
 def _check_size(picture: Image.Image, name: str, content: bytes | None = None) -> None:
