@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from recap.batch import FileFacts, Record
-from recap.batch.sidecars import Existing, Sidecars, check_sidecars
-from recap.errors import InputError
+from recap.batch.sidecars import Existing, Sidecars, find_collisions
 
 
 def record(path: Path, text: str) -> Record:
@@ -50,11 +49,22 @@ def test_what_becomes_of_a_file_that_is_there(tmp_path: Path, existing: Existing
 
 
 def test_two_pictures_cannot_share_a_file():
-    check_sidecars(["a.jpg", "b.jpg", "sub/a.jpg"])
-    with pytest.raises(InputError, match=r"a.jpg and a.png would share a.txt"):
-        check_sidecars(["a.jpg", "a.png"])
-    with pytest.raises(InputError, match="would be lost"):
-        check_sidecars(["notes.txt"])
+    assert find_collisions(["a.jpg", "b.jpg", "sub/a.jpg", "a.jpg"]) == {}
+    refused = find_collisions(["a.jpg", "a.png", "b.jpg", "notes.txt"])
+    assert list(refused) == ["a.png", "notes.txt"]
+    assert "a.jpg has a.txt already; --sidecars-keep-suffix" in refused["a.png"]
+    assert "would be lost" in refused["notes.txt"]
+    assert find_collisions(["a.jpg", "a.png", "notes.txt"], keep_suffix=True) == {}
+
+
+def test_the_suffix_of_the_picture_can_be_kept(tmp_path: Path):
+    sink = Sidecars(keep_suffix=True)
+    sink.add(record(tmp_path / "a.jpg", "a cat"))
+    sink.add(record(tmp_path / "a.png", "a dog"))
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        "a.jpg.txt": "a cat\n",
+        "a.png.txt": "a dog\n",
+    }
 
 
 @pytest.mark.parametrize("existing", ["keep", "append", "replace"])

@@ -138,7 +138,7 @@ def test_sidecars_alone(pack: Path, new_pictures: dict[str, Path], tmp_path: Pat
         (["--out", "nowhere/x.csv"], "no such folder"),
         (["--out", "OURS.csv", "--format", "jsonl"], "not written by recap"),
         (["--out", "a.json", "b/red.jpg"], "same image id 'red'"),
-        (["--out", "a.csv", "--sidecars", "red.jpg"], "would share red.txt"),
+        (["--sidecars-keep-suffix"], "go with --sidecars"),
     ],
 )
 def test_what_does_not_go_together(pack: Path, tmp_path: Path, arguments: list[str], message: str, monkeypatch):
@@ -320,3 +320,51 @@ def test_addresses_on_standard_input(pack_folder: Path, new_pictures: dict[str, 
     done = CliRunner().invoke(cli, ["caption", "-", "--pack", str(pack_folder)], input=given)
     assert done.exit_code == 0
     assert sorted(line.partition("\t")[0] for line in done.stdout.splitlines()) == sorted(given.splitlines())
+
+
+def test_a_sidecar_that_two_would_share_is_an_error_of_one(
+    tmp_path: Path, pack_folder: Path, new_pictures: dict[str, Path]
+):
+    folder, out = tmp_path / "photos", tmp_path / "out.jsonl"
+    folder.mkdir()
+    for name in ("a.png", "a.jpg", "b.png"):
+        shutil.copy(new_pictures["red"], folder / name)
+    said = here(folder, "--pack", pack_folder, "--sidecars", "--out", out, code=1)
+    assert "1 of 3 pictures" in said
+    assert sorted(path.name for path in folder.glob("*.txt")) == ["a.txt", "b.txt"]
+    (problem,) = map(json.loads, (tmp_path / "errors.jsonl").read_text().splitlines())
+    assert problem["path"] == str(folder / "a.png")
+    assert "--sidecars-keep-suffix" in problem["reason"]
+    here(folder, "--pack", pack_folder, "--sidecars", "--sidecars-keep-suffix")
+    assert {"a.png.txt", "a.jpg.txt", "b.png.txt"} < {path.name for path in folder.glob("*.txt")}
+
+
+def test_a_folder_that_cannot_be_read_is_reported(
+    tmp_path: Path, pack_folder: Path, new_pictures: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+):
+    shutil.copy(new_pictures["red"], tmp_path / "red.png")
+    locked = tmp_path / "locked"
+    locked.mkdir()
+    listed = os.scandir
+
+    def scandir(path: object = ".") -> object:
+        if os.fspath(path) == str(locked):  # type: ignore[call-overload]
+            raise PermissionError(13, "Permission denied", str(locked))
+        return listed(path)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    here(tmp_path, "--pack", pack_folder, "--out", tmp_path / "out.jsonl", code=1)
+    (problem,) = map(json.loads, (tmp_path / "errors.jsonl").read_text().splitlines())
+    assert problem == {"path": str(locked), "reason": "a folder that cannot be read (Permission denied)"}
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 1
+
+
+def test_a_line_feed_in_a_name_does_not_break_a_line(tmp_path: Path, pack_folder: Path, new_pictures: dict[str, Path]):
+    shutil.copy(new_pictures["red"], tmp_path / "a\nb\tc.png")
+    (tmp_path / "d\ne.png").write_text("no picture")
+    done = CliRunner().invoke(cli, ["caption", "--pack", str(pack_folder), str(tmp_path)])
+    assert done.exit_code == 1
+    (line,) = done.stdout.splitlines()
+    assert line.startswith(f"{tmp_path}/a b c.png\t")
+    assert line.count("\t") == 1
+    assert all(line.startswith("recap: ") for line in done.stderr.splitlines())

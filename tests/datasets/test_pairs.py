@@ -96,3 +96,16 @@ def test_find_images_takes_files_folders_and_globs_once(tmp_path: Path):
     assert names == ["b.jpg", "a.png", str(Path("sub/c.webp")), "gone.jpg"]
     assert list(find_images([str(tmp_path / "*.heic")])) == [tmp_path / "*.heic"]
     assert list(find_images([tmp_path / "notes.txt"])) == [tmp_path / "notes.txt"]
+
+
+def test_captions_stand_in_either_kind_of_text_file(tmp_path: Path):
+    for name in ("a.jpg", "a.png"):
+        (tmp_path / name).write_bytes(b"")
+        (tmp_path / f"{name}.txt").write_text(f"of {name}")
+    (tmp_path / "b.jpg").write_bytes(b"")
+    (tmp_path / "b.txt").write_text("of b")
+    assert {pair.id: pair.captions for pair in read_pairs(tmp_path)} == {
+        "a.jpg": ("of a.jpg",),
+        "a.png": ("of a.png",),
+        "b.jpg": ("of b",),
+    }

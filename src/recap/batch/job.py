@@ -14,7 +14,7 @@ from recap.batch.parts import CaptionParts
 from recap.batch.pipeline import CaptionFile
 from recap.batch.report import HtmlReport
 from recap.batch.run import Summary, caption_files
-from recap.batch.sidecars import DescriptionSink, ReportSink, Sidecars, check_sidecars
+from recap.batch.sidecars import DescriptionSink, ReportSink, Sidecars, find_collisions
 from recap.confidence import check_minimum
 from recap.encoders.video import VIDEO_SUFFIXES, read_frames
 from recap.errors import ImageError, MissingExtraError
@@ -38,6 +38,8 @@ class CaptionJob:
     existing: Literal["keep", "append", "replace"] | None = None
     prefix: str | None = None
     suffix: str | None = None
+    keep_suffix: bool = False
+    """Whether the ``.txt`` file of ``photo.jpg`` is ``photo.jpg.txt``."""
     metadata: bool = False
     keep_originals: bool = False
     html: Path | None = None
@@ -68,7 +70,9 @@ class CaptionJob:
         """
         if self.min_confidence is not None:
             check_minimum(self.min_confidence, captioner.calibration, captioner.settings.method)
-        sinks = [*([printer] if printer else []), *self._sinks(paths)]
+        refused = find_collisions(paths, keep_suffix=self.keep_suffix) if self.sidecars else {}
+        paths = [path for path in paths if path not in refused] if refused else paths
+        sinks = [*([printer] if printer else []), *self._sinks()]
         kind = self.kind or (format_of(self.out) if self.out else "")
         check_paths(kind, paths)
         generated_by = provenance(captioner, pack, min_confidence=self.min_confidence)
@@ -81,6 +85,9 @@ class CaptionJob:
             page = ReportSink(report) if report else None
             # with a file, the page is made from it at the end: it then has everything that earlier runs did
             live = [page] if page and journal is None else []
+            failed = self._failure_handler(stack, report, warn)
+            for path, reason in refused.items():
+                failed(path, reason)
             try:
                 summary = caption_files(
                     captioner,
@@ -89,7 +96,7 @@ class CaptionJob:
                     min_confidence=self.min_confidence,
                     journal=journal,
                     sinks=[*sinks, *live],
-                    failed=self._failure_handler(stack, report, warn),
+                    failed=failed,
                     workers=workers,
                     others=others,
                     parts=parts,
@@ -102,13 +109,14 @@ class CaptionJob:
             if journal is not None:
                 self._finish(journal, kind, page, warn)
         self._report_sinks(sinks, report, warn)
+        summary.failed += len(refused)
         return summary
 
-    def _sinks(self, paths: Sequence[str]) -> list[Sink]:
+    def _sinks(self) -> list[Sink]:
         sinks: list[Sink] = []
         if self.sidecars:
-            check_sidecars(paths)
-            sinks.append(Sidecars(self.existing or "keep", prefix=self.prefix or "", suffix=self.suffix or ""))
+            parts = {"prefix": self.prefix or "", "suffix": self.suffix or ""}
+            sinks.append(Sidecars(self.existing or "keep", **parts, keep_suffix=self.keep_suffix))
         if self.metadata:
             sinks.append(DescriptionSink(keep_original=self.keep_originals))
         return sinks

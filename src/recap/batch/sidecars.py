@@ -28,10 +28,14 @@ class Sidecars:
             or put the caption in its place.
         prefix: comes before the caption.
         suffix: comes after it.
+        keep_suffix: whether the file of ``photo.jpg`` is ``photo.jpg.txt``.
     """
 
-    def __init__(self, existing: Existing = "keep", *, prefix: str = "", suffix: str = "") -> None:
+    def __init__(
+        self, existing: Existing = "keep", *, prefix: str = "", suffix: str = "", keep_suffix: bool = False
+    ) -> None:
         self.existing = existing
+        self.keep_suffix = keep_suffix
         self.prefix = prefix
         self.suffix = suffix
         self.kept = 0
@@ -42,7 +46,7 @@ class Sidecars:
         if not record.text:
             return
         line = f"{self.prefix}{record.text}{self.suffix}".replace("\n", " ")
-        path = sidecar(record.path)
+        path = sidecar(record.path, keep_suffix=self.keep_suffix)
         # a link may lead out of the folder, and a folder or a pipe is no text
         if path.is_symlink() or (path.exists() and not path.is_file()):
             self.kept += 1
@@ -64,21 +68,22 @@ class Sidecars:
         """Nothing is left to do."""
 
 
-def sidecar(path: str) -> Path:
+def sidecar(path: str, *, keep_suffix: bool = False) -> Path:
     """Return the place of a picture's ``.txt`` file."""
-    return Path(path).with_suffix(".txt")
+    return Path(f"{path}.txt") if keep_suffix else Path(path).with_suffix(".txt")
 
 
-def check_sidecars(paths: Sequence[str]) -> None:
-    """Raise if two pictures would share one file, or one would be written over."""
-    seen: dict[Path, str] = {}
+def find_collisions(paths: Sequence[str], *, keep_suffix: bool = False) -> dict[str, str]:
+    """Return the pictures that can have no ``.txt`` file, since another has it or they are it, and the reason."""
+    owners: dict[Path, str] = {}
+    refused = {}
     for path in paths:
-        place = sidecar(path)
-        other = seen.setdefault(place, path)
+        place = sidecar(path, keep_suffix=keep_suffix)
         if place == Path(path):
-            raise InputError(f"{path} is named like a .txt file beside a picture, and would be lost: leave it out")
-        if other != path:
-            raise InputError(f"{other} and {path} would share {place}: give one of them another name, or leave it out")
+            refused[path] = "named like the .txt file beside a picture, and would be lost"
+        elif owners.setdefault(place, path) != path:
+            refused[path] = f"{owners[place]} has {place} already; --sidecars-keep-suffix gives each a file of its own"
+    return refused
 
 
 def _read(path: Path) -> bytes:

@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 
 REQUIRED = (
     ("out", ("kind", "restart", "errors"), "--format, --restart and --errors go with --out"),
-    ("sidecars", ("existing", "prefix", "suffix"), "--existing, --prefix and --suffix go with --sidecars"),
+    (
+        "sidecars",
+        ("existing", "prefix", "suffix", "keep_suffix"),
+        "--existing, --prefix, --suffix and --sidecars-keep-suffix go with --sidecars",
+    ),
     ("metadata", ("keep_originals",), "--keep-originals goes with --metadata"),
 )
 """An option, those that need it, and the usage error without it."""

@@ -98,7 +98,7 @@ def print_csv(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None
 
 def warn(message: object) -> None:
     """Print a line on standard error."""
-    click.echo(f"recap: {message}", err=True)
+    click.echo(f"recap: {printable(str(message))}", err=True)
 
 
 def emit(value: Any, text: str, *, as_json: bool, indent: int | None = None) -> None:
@@ -233,6 +233,9 @@ output_options = combine(
         "--existing",
         type=click.Choice(["keep", "append", "replace"]),
         help="What becomes of .txt files that are there (default: keep).",
+    ),
+    click.option(
+        "--sidecars-keep-suffix", "keep_suffix", is_flag=True, help="Name the .txt files photo.jpg.txt, not photo.txt."
     ),
     click.option("--prefix", help="Comes before each caption in the .txt files."),
     click.option("--suffix", help="Comes after each caption in the .txt files."),

@@ -48,7 +48,7 @@ class Printer:
         else:
             flagged = record.unsure and sys.stdout.isatty()
             flag = click.style(f"\t? unsure, {record.caption['confidence']:.0%}", fg="yellow") if flagged else ""
-            click.echo(f"{record.path}\t{printable(record.text)}{flag}")
+            click.echo(f"{printable(record.path)}\t{printable(record.text)}{flag}")
             if record.abstained:
                 warn(f"{record.path}: withheld, only {record.caption['confidence']:.0%} sure")
 

@@ -17,7 +17,8 @@ def find_images(inputs: Iterable[str | Path], suffixes: frozenset[str] = IMAGE_S
 
     ``suffixes`` says which files of a folder are meant.
     A file is taken whatever its suffix, so that a wrong one is reported rather than passed over in silence.
-    A name that matches nothing is yielded as it is: reading it gives the error. Nothing is yielded twice.
+    A name that matches nothing and a folder that cannot be listed are yielded as they are: reading them gives the
+    error. Nothing is yielded twice.
     """
     return map(Path, find_image_names(inputs, suffixes))
 
@@ -46,12 +47,17 @@ def _matches(path: Path, suffixes: frozenset[str]) -> Iterator[str]:
 def _walk(folder: Path, suffixes: frozenset[str]) -> list[str]:
     """Return the files of a folder and its folders, but not of hidden ones: thumbnails and the like.
 
-    In the order of paths, by the names of folders and files; texts are compared, since paths take ten times as long.
+    A folder that cannot be listed stands for what is in it. In the order of paths, by the names of folders and files; texts are compared, since paths take ten times as long.
     """
-    found = []
-    for place, folders, names in os.walk(str(folder)):
+    found: list[str] = []
+    for place, folders, names in os.walk(str(folder), onerror=lambda error: found.append(error.filename)):
         folders[:] = [name for name in folders if not name.startswith(".")]
         kept = [name for name in names if name[name.rfind(".") :].lower() in suffixes and not name.startswith(".")]
         start = "" if place == "." else f"{place}{os.sep}"
-        found += [path for path in (start + name for name in kept) if os.path.isfile(path)]  # noqa: PTH113
+        found += [path for path in (start + name for name in kept) if _may_be_file(path)]
     return sorted(found, key=lambda path: path.split(os.sep))  # noqa: PTH206
+
+
+def _may_be_file(path: str) -> bool:
+    """Tell whether a name in a listing is no folder or pipe; of one that is hidden by its folder, reading says so."""
+    return os.path.isfile(path) or not os.path.lexists(path)  # noqa: PTH113

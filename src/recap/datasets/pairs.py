@@ -145,9 +145,18 @@ def _checked(records: Iterable[Any], path: Path, on_broken: OnBroken | None) -> 
         warnings.warn(message, RecapWarning, stacklevel=2)
 
 
+def find_sidecar(image: Path) -> Path:
+    """Return the place of the captions of a picture: ``photo.txt``, or ``photo.jpg.txt`` where that is there."""
+    full = image.with_name(f"{image.name}.txt")
+    return full if full.is_file() else image.with_suffix(".txt")
+
+
 def _scan_sidecars(folder: Path) -> Iterator[NamedCaptions | InputError]:
     for image in find_images([folder]):
-        sidecar = image.with_suffix(".txt")
+        if image.is_dir():
+            yield InputError(f"{image}: a folder that cannot be read")
+            continue
+        sidecar = find_sidecar(image)
         if not sidecar.is_file():
             yield MissingCaptionError(f"{image}: no {sidecar.name} beside it")
             continue

@@ -7,6 +7,7 @@ of 0..255 or fractions of 0..1.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -93,6 +94,12 @@ def _read_path(path: Path) -> bytes:
 
 
 def _why_no_file(path: Path) -> str:
+    if path.is_dir():
+        try:
+            with os.scandir(path):
+                return "a folder, not a file"
+        except OSError as error:
+            return f"a folder that cannot be read ({error.strerror})"
     if path.exists():
         return "not a file"
     hint = "; give an address as text, since a Path is none" if path.parts[:1] in (("http:",), ("https:",)) else ""

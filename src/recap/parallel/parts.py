@@ -188,8 +188,8 @@ def _pictures(found: Sequence[storage.Found], *, anything: bool) -> Iterator[Lis
     there = {file.url for file in found}
     for file in found:
         if anything or PurePosixPath(file.name).suffix.lower() in IMAGE_SUFFIXES:
-            sidecar = file.url.removesuffix(PurePosixPath(file.url).suffix) + ".txt"
-            yield Listed(printable(file.name), file.url, sidecar=sidecar if sidecar in there else "")
+            places = (f"{file.url}.txt", file.url.removesuffix(PurePosixPath(file.url).suffix) + ".txt")
+            yield Listed(printable(file.name), file.url, sidecar=next(filter(there.__contains__, places), ""))
 
 
 def _table(source: str, images: str | None, splits: Collection[str] | None) -> Iterator[Listed]:
