@@ -9,6 +9,7 @@ from recap.selection import (
     by_consensus,
     by_cosine,
     by_likelihood,
+    doubts,
     gather_candidates,
     is_degenerate,
 )
@@ -92,9 +93,25 @@ def test_likelihood_weighs_cosine_against_natural_words():
     texts = ["a dog runs", "dog dog grass runs", "a retrieved dog"]
     cosines = np.array([0.5, 0.52, 0.6], np.float32)
     logprobs = np.array([-2.0, -20.0, np.nan])
-    scores = by_likelihood(texts, cosines, [], logprobs)
-    np.testing.assert_allclose(scores, [0.5 - 0.2 * 2 / 4, 0.52 - 0.2 * 20 / 5, 0.6 - 0.2 * 2], rtol=1e-6)
+    scores = by_likelihood(texts, cosines, evidence("a puppy"), logprobs)
+    np.testing.assert_allclose(scores, [0.5 - 0.1 * 2 / 4, 0.52 - 0.1 * 20 / 5, 0.6 - 0.1 * 2], rtol=1e-6)
     np.testing.assert_array_equal(by_likelihood(texts, cosines, []), cosines.astype(np.float64))
+
+
+def test_a_thing_is_doubtful_as_far_as_the_nearer_captions_do_not_know_of_it():
+    said = evidence("a beach", "a wave", "a dog on a beach", similarities=[0.6, 0.5, 0.4])
+    weights = np.exp(np.array([0, -1, -2]))
+    dog = weights[2] / weights.sum()
+    texts = ["the sea", "a puppy", "a dog and a kite", "a kite and a kite", "skateboarding"]
+    np.testing.assert_allclose(doubts(texts, said), [0, 0.3 - dog, 0.3 - dog + 0.3, 0.6, 0], atol=1e-9)
+    supported = evidence("a dog", "a puppy", "a cat")
+    np.testing.assert_array_equal(doubts(["a dog", "a cat and a dog"], supported), [0, 0])
+
+
+def test_what_nobody_else_sees_loses_against_what_they_see():
+    texts, cosines = ["a kite on a beach", "a beach by the sea"], np.array([0.55, 0.5], np.float32)
+    scores = by_likelihood(texts, cosines, evidence("a sandy beach", "waves at a beach"), np.array([-4.0, -4.0]))
+    assert scores.argmax() == 1
 
 
 def test_candidates_are_ranked_by_the_rule_then_by_cosine_and_text():

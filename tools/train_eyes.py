@@ -27,6 +27,7 @@ from eyes.training import Rates, Run
 
 from recap.assets import fetch
 from recap.encoders.builtin import MINILM_CUT, TINYVIT_CUT, first_part
+from recap.packs.builtin import coco_captions
 
 STEPS = ("pictures", "texts", "warm-up", "train", "vectors", "export")
 FIRST_CAPTIONS = 2
@@ -64,7 +65,8 @@ def main() -> None:
         if arguments.step == "export":
             export.export(picture, model)
         else:
-            vectors.write(model, picture, work, bfloat16=arguments.bfloat16)
+            stored = [text for _, text in coco_captions()]
+            vectors.write(model, picture, work, stored, bfloat16=arguments.bfloat16)
     else:
         _learn(arguments)
 

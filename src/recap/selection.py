@@ -4,7 +4,8 @@
 retrieved captions: each is somebody's description of a similar picture, and the sentence they agree with most is
 least likely to name something that is not there. They vote by the words and pairs of words they share with the
 candidate, those nearer to the image with more weight. ``likely`` weighs the aligned cosine against how natural a
-language model for captions finds the sentence: of much that fits the picture, what people would say.
+language model for captions finds the sentence: of much that fits the picture, what people would say. A thing that
+hardly any of the retrieved captions knows of costs it dearly.
 """
 
 from __future__ import annotations
@@ -20,17 +21,24 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import ThreadpoolController
 
+from recap.language.things import Kinds, named, shown
 from recap.registry import Entry, Registry
 from recap.text import words
 from recap.types import VOTE_TEMPERATURE, Candidate, Draft, Evidence, Vectors, unit_rows
 
 Scores = npt.NDArray[np.float64]
 
-LIKELIHOOD_WEIGHT = 0.2
+LIKELIHOOD_WEIGHT = 0.1
 """How much aligned cosine one unit of log-probability a word is worth."""
 
 UNWRITTEN_LOGPROB = -2.0
 """The log-probability a word that retrieved captions are given: a draft this unlikely is not better than they are."""
+
+SUPPORT = 0.3
+"""A thing that this share of the votes of retrieved captions knows of needs no excuse."""
+
+DOUBT_WEIGHT = 0.3
+"""How much aligned cosine a thing is worth for whose support the whole of the votes is missing."""
 
 LENGTH_TOLERANCE = 6.0
 """Two captions whose lengths differ by this many words agree exp(-1/2) times as much: CIDEr-D's sigma."""
@@ -56,7 +64,7 @@ def by_cosine(
 def by_likelihood(
     texts: Sequence[str], cosines: Vectors, evidence: Sequence[Evidence], logprobs: Scores | None = None
 ) -> Scores:
-    """Score candidates by their aligned cosine and the log-probability of a word of theirs.
+    """Score candidates by their aligned cosine and the log-probability of a word of theirs, less what is doubtful.
 
     ``logprobs`` are those of whole sentences, NaN for retrieved ones, which count as rather unlikely; without any, the
     cosine alone decides.
@@ -65,8 +73,22 @@ def by_likelihood(
         return cosines.astype(np.float64)
     lengths = np.array([len(words(text)) + 1 for text in texts])
     natural = np.where(np.isnan(logprobs), UNWRITTEN_LOGPROB, logprobs / lengths)
-    scores: Scores = cosines + LIKELIHOOD_WEIGHT * natural
+    scores: Scores = cosines + LIKELIHOOD_WEIGHT * natural - DOUBT_WEIGHT * doubts(texts, evidence)
     return scores
+
+
+def doubts(texts: Sequence[str], evidence: Sequence[Evidence]) -> Scores:
+    """Return how doubtful each text is: for every thing it names, what ``SUPPORT`` has more than the votes for it."""
+    weights = _vote_weights(evidence)
+    weights /= weights.sum()
+    known = [shown(item.text) for item in evidence]
+
+    @cache
+    def missing(kinds: Kinds) -> float:
+        votes = sum(weight for weight, there in zip(weights, known, strict=True) if not there.isdisjoint(kinds))
+        return max(0.0, SUPPORT - votes)
+
+    return np.array([sum(map(missing, named(text))) for text in texts])
 
 
 def by_consensus(
@@ -74,8 +96,7 @@ def by_consensus(
 ) -> Scores:
     """Score candidates by the weighted agreement of the evidence with them, a caption's vote for itself left out."""
     voters = [item.text for item in evidence]
-    similarities = np.array([item.similarity for item in evidence], dtype=np.float64)
-    weights = np.exp((similarities - similarities.max()) / VOTE_TEMPERATURE)
+    weights = _vote_weights(evidence)
     votes = agreement(texts, voters)
     # one vote of its own, not all equal ones: a caption that several people wrote is all the better
     place = {text: index for index, text in reversed(list(enumerate(voters)))}
@@ -85,6 +106,13 @@ def by_consensus(
     counted = weights * (1 - itself)
     scores: Scores = (votes * counted).sum(1) / np.maximum(counted.sum(1), 1e-12)
     return scores
+
+
+def _vote_weights(evidence: Sequence[Evidence]) -> Scores:
+    """Return how much each retrieved caption has to say: the nearest 1."""
+    similarities = np.array([item.similarity for item in evidence], dtype=np.float64)
+    weights: Scores = np.exp((similarities - similarities.max()) / VOTE_TEMPERATURE)
+    return weights
 
 
 def agreement(texts: Sequence[str], others: Sequence[str]) -> Scores:

@@ -37,6 +37,16 @@ def test_captions_are_chosen_once_each_and_always_the_same():
     assert choose_captions(noisy, 1000) == records
 
 
+def test_every_picture_gives_its_most_typical_caption_before_any_gives_another():
+    said = ["a dog on a beach", "a brown dog on a beach", "my best friend", "a dog on a sunny beach", "two eyes"]
+    records = [(image, f"{text} {image}") for image in "pqrs" for text in said]
+    first = choose_captions(records, 4)
+    assert first == [(image, f"a dog on a beach {image}") for image in "pqrs"]
+    images = [image for image, _ in choose_captions(records, 6)]
+    assert sorted(images.count(image) for image in "pqrs") == [1, 1, 2, 2]
+    assert not any("friend" in text or "eyes" in text for _, text in choose_captions(records, 12))
+
+
 def test_concepts_are_sentences_each_once():
     sentences = concept_sentences()
     assert len(sentences) == len(set(sentences)) > 900

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +19,11 @@ CAPTIONS = 2
 
 
 @torch.no_grad()
-def write(model: Eyes, picture: Picture, folder: Path, *, bfloat16: bool = False) -> None:
-    """Write a row for each record, and for each sentence about those that have a map; zeros for all others.
+def write(model: Eyes, picture: Picture, folder: Path, stored: Iterable[str] = (), *, bfloat16: bool = False) -> None:
+    """Write a row for each record, and for sentences about those that have a map; zeros for all others.
 
-    ``vectors.npy`` and ``details.npy`` are those of pictures, ``text_vectors.npy`` those of sentences.
+    ``vectors.npy`` and ``details.npy`` are those of pictures, ``text_vectors.npy`` those of sentences. ``stored`` are
+    captions that will be retrieved, whose vectors are needed whatever picture they are about.
     """
     model.eval()
     texts, pictures, records = Texts(folder), Pictures(folder / "maps"), open_records(folder)
@@ -41,6 +43,7 @@ def write(model: Eyes, picture: Picture, folder: Path, *, bfloat16: bool = False
     np.save(folder / "vectors.npy", rows)
     said = np.zeros((len(texts.sentences), SPACE), np.float16)
     wanted = {texts.number[text] for row in there.tolist() for text in records[row].captions[:CAPTIONS]}
+    wanted |= {texts.number[text] for text in stored if text in texts.number}
     done = np.array(sorted(number for number in wanted if texts.done[number]), np.int64)
     for start in range(0, len(done), BLOCK):
         block = done[start : start + BLOCK]

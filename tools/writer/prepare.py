@@ -20,21 +20,19 @@ import torch
 from eyes import data as eyes_data
 
 from recap.alignment import LinearAlignment, PairStatistics
-from recap.assets import cache_dir, fetch
+from recap.assets import cache_dir
 from recap.datasets import read_flickr8k
 from recap.encoders import Encoder, load_encoder
 from recap.errors import ImageError
 from recap.language.writer import SPECIAL, VOTERS
 from recap.packs import folder as pack
-from recap.packs.builtin import choose_captions, concept_sentences, packaged_file
+from recap.packs.builtin import coco_captions, concept_sentences, packaged_file
 from recap.text import words
 from recap.types import Pair, Vectors, unit_rows
 
 MINIMUM = 8
 """A word must occur so often in the captions to be in the vocabulary."""
 FOLDS = 5
-STORED = 120_000
-"""Captions of COCO to retrieve from."""
 
 Ids = npt.NDArray[np.int32]
 Names = Sequence[str] | npt.NDArray[np.str_]
@@ -138,11 +136,9 @@ class World:
         return Shown(unit_rows(self.vectors[rows]), details, [record.captions for record in records], owners)
 
     def store(self, encoder: Encoder, alignment: LinearAlignment, texts: Texts) -> Store:
-        """Return the captions of COCO train2014 that have a vector, and the concepts."""
-        content = json.loads(fetch("coco-captions-train").read_text(encoding="utf-8"))
-        chosen = choose_captions([(str(item["image_id"]), item["caption"]) for item in content["annotations"]], 0)
-        known = [(image, text) for image, text in chosen if text in self.numbers and self.done[self.numbers[text]]]
-        known = [known[place] for place in np.sort(np.random.default_rng(0).permutation(len(known))[:STORED])]
+        """Return the captions of the built-in pack that have a vector, and the concepts."""
+        known = [(image, text) for image, text in coco_captions() if text in self.numbers]
+        known = [(image, text) for image, text in known if self.done[self.numbers[text]]]
         concepts = concept_sentences()
         rows = unit_rows(self.sentences[[self.numbers[text] for _, text in known]])
         rows = np.concatenate([rows, encoder.encode_texts(concepts)])

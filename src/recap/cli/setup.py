@@ -12,7 +12,7 @@ import click
     "--captions",
     type=click.IntRange(0),
     metavar="N",
-    help="How many COCO captions to retrieve from; 0 takes all 400,000. [default: 50,000]",
+    help="How many COCO captions to retrieve from; 0 takes all 400,000. [default: 85,000]",
 )
 def setup(large: bool, language_model: bool, captions: int | None) -> None:
     """Download weights and make the built-in pack, so that nothing has to be fetched later."""

@@ -3,44 +3,17 @@
 What is in the picture is what its references name, of COCO's 80 kinds of objects; the published metric also looks at
 COCO's outlines of objects, which other pictures do not have. Less is better. With few references a picture the value
 is too high, since people leave out much of what they see.
-
-``things.json`` has the words people use for COCO's 80 kinds of objects, as they mean them in a sentence about a
-photograph; plurals are formed here.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache, lru_cache
-from pathlib import Path
-from typing import TypeAlias
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from recap.errors import InputError
+from recap.language.things import named, shown
 from recap.metrics.statistics import MetricResult, mean_result
-from recap.text import words
-
-_WORDS = json.loads((Path(__file__).parent / "things.json").read_text(encoding="utf-8"))
-THINGS: dict[str, str] = _WORDS["things"]
-"""Each kind by its name in COCO, with the words and phrases that name it and nothing else."""
-EITHER: dict[str, str] = _WORDS["either"]
-"""Words for one of several kinds."""
-MODIFIERS: str = _WORDS["modifiers"]
-"""Words for people that say something else right before another thing: a baby elephant, a passenger train."""
-NOTHING: str = _WORDS["nothing"]
-"""Phrases with such a word that name none of these kinds."""
-HINTS: dict[str, str] = _WORDS["hints"]
-"""Words of references that are no names, and show well enough that the kind is in the picture."""
-
-Kinds: TypeAlias = tuple[str, ...]
-"""The kinds of objects that a word may stand for."""
-
-_Phrases: TypeAlias = Mapping[tuple[str, ...], Kinds]
-
-_PLURALS = {"person": "people", "child": "children", "goose": "geese", "mouse": "mice", "human": "humans"}
-_BEFORE_FRUIT, _AFTER_FRUIT = ({*_WORDS[name].split(", ")} for name in ("before_fruit", "after_fruit"))
 
 
 def chair(
@@ -59,90 +32,5 @@ def chair(
 
 def invented(candidate: str, references: Iterable[str]) -> list[str]:
     """Return the kinds of things that a caption names and no reference does, each once."""
-    there = frozenset[str]().union(*map(_shown, references))
+    there = frozenset[str]().union(*map(shown, references))
     return list(dict.fromkeys(kinds[0] for kinds in named(candidate) if there.isdisjoint(kinds)))
-
-
-@lru_cache(maxsize=1 << 16)
-def named(text: str) -> tuple[Kinds, ...]:
-    """Return the things that a text names, in its order: for each the kinds of objects its name may stand for."""
-    tokens = _tokens(text)
-    found = _scan(tokens, _names())
-    starts, modifiers = {start for start, _, _ in found}, _listed(MODIFIERS)
-    things = [kinds for start, end, kinds in found if not (tokens[start] in modifiers and end in starts)]
-    return tuple(kinds for kinds in (*things, ("orange",) if _is_fruit(tokens) else ()) if kinds)
-
-
-@lru_cache(maxsize=1 << 16)
-def _shown(text: str) -> frozenset[str]:
-    """Return the kinds of things that are in the picture of which a reference is given."""
-    hints = _scan(_tokens(text), _hints())
-    return frozenset(kind for kinds in (*named(text), *(kinds for _, _, kinds in hints)) for kind in kinds)
-
-
-def _tokens(text: str) -> list[str]:
-    plain = text.replace("-", " ").replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
-    return [word.removesuffix("'s").replace("'", "") for word in words(plain)]
-
-
-def _scan(tokens: Sequence[str], phrases: _Phrases) -> list[tuple[int, int, Kinds]]:
-    """Return where phrases begin and end and what they stand for; a longer one goes before the words in it."""
-    longest = max(map(len, phrases))
-    found, place = [], 0
-    while place < len(tokens):
-        for end in range(min(place + longest, len(tokens)), place, -1):
-            kinds = phrases.get(tuple(tokens[place:end]))
-            if kinds is not None:
-                found.append((place, end, kinds))
-                place = end
-                break
-        else:
-            place += 1
-    return found
-
-
-def _is_fruit(tokens: Sequence[str]) -> bool:
-    """Tell whether an orange is named, and not the colour."""
-    around = ["", *tokens, "", ""]
-    for before, word, after, then in zip(around, tokens, around[2:], around[3:], strict=False):
-        joined = after in ("and", "or") and then in ("a", "an", "some", "the")
-        if word == "orange" and before in _BEFORE_FRUIT and (after in _AFTER_FRUIT or joined):
-            return True
-    return False
-
-
-@cache
-def _names() -> _Phrases:
-    phrases: dict[tuple[str, ...], Kinds] = dict.fromkeys(_forms(NOTHING), ())
-    phrases |= {phrase: (kind,) for kind, listed in THINGS.items() for phrase in _forms(listed)}
-    return phrases | {phrase: _listed(kinds) for name, kinds in EITHER.items() for phrase in _forms(name)}
-
-
-@cache
-def _hints() -> _Phrases:
-    return {phrase: _listed(kinds) for listed, kinds in HINTS.items() for phrase in _forms(listed)}
-
-
-@cache
-def _listed(text: str) -> tuple[str, ...]:
-    return tuple(text.split(", "))
-
-
-def _forms(listed: str) -> Iterable[tuple[str, ...]]:
-    """Yield each phrase of a list as words, and its plural."""
-    for phrase in _listed(listed):
-        *first, last = phrase.split()
-        yield (*first, last)
-        yield (*first, _plural(last))
-
-
-def _plural(word: str) -> str:
-    if word in _PLURALS:
-        return _PLURALS[word]
-    if word.endswith("man"):
-        return f"{word[:-2]}en"
-    if word.endswith("y") and word[-2:-1] not in "aeiou":
-        return f"{word[:-1]}ies"
-    if word in ("knife", "calf", "shelf"):
-        return f"{word.rstrip('e')[:-1]}ves"
-    return f"{word}es" if word.endswith(("s", "x", "z", "ch", "sh")) else f"{word}s"

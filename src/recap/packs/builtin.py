@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice, zip_longest
 from pathlib import Path
 
 from recap import __version__
@@ -27,7 +29,7 @@ from recap.packs.base import Pack
 from recap.packs.config import PackConfig
 from recap.settings import EXAMPLE_CAPTIONS, EXAMPLES, Settings
 
-CAPTIONS = 50_000
+CAPTIONS = 85_000
 """Default number of captions in the datastore."""
 
 ENCODER = "builtin"
@@ -58,7 +60,11 @@ def builtin_pack(*, captions: int | None = None, progress: bool = False) -> Path
 
 
 def choose_captions(records: Sequence[tuple[str, str]], count: int) -> list[tuple[str, str]]:
-    """Return ``count`` (image id, caption) records (0: all) of 2 to 25 words, no caption twice, always the same."""
+    """Return ``count`` (image id, caption) records (0: all) of 2 to 25 words, no caption twice, always the same.
+
+    Every picture gives its most typical caption before any gives a second one: what several people say of a picture is
+    more often true of others like it than what one of them noticed.
+    """
     unique: dict[str, tuple[str, str]] = {}
     for image_id, caption in records:
         text = " ".join(caption.split())
@@ -67,8 +73,25 @@ def choose_captions(records: Sequence[tuple[str, str]], count: int) -> list[tupl
     known = list(unique.values())
     if not count or count >= len(known):
         return known
-    chosen = random.Random(_SEED).sample(range(len(known)), count)
+    chosen = islice(_most_typical_first(list(unique), [image for image, _ in known]), count)
     return [known[index] for index in sorted(chosen)]
+
+
+def _most_typical_first(captions: Sequence[str], images: Sequence[str]) -> Iterator[int]:
+    """Yield the places of captions: the most typical of each picture, then the second of each, pictures shuffled."""
+    groups: dict[str, list[int]] = {}
+    for place, image in enumerate(images):
+        groups.setdefault(image, []).append(place)
+    ranked = [_by_typicality(group, [set(captions[place].split()) for place in group]) for group in groups.values()]
+    random.Random(_SEED).shuffle(ranked)
+    for turn in zip_longest(*ranked):
+        yield from (place for place in turn if place is not None)
+
+
+def _by_typicality(places: Sequence[int], said: Sequence[set[str]]) -> list[int]:
+    """Return the places of one picture's captions, those that share most words with the others first."""
+    shared = [sum(len(one & other) / math.sqrt(len(one) * len(other)) for other in said) for one in said]
+    return [place for _, place in sorted(zip(shared, places, strict=True), key=lambda pair: (-pair[0], pair[1]))]
 
 
 def packaged_file(file: str) -> Path:
@@ -115,11 +138,15 @@ def concept_sentences() -> list[str]:
     return [line for line in path.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
 
 
+def coco_captions(count: int = CAPTIONS) -> list[tuple[str, str]]:
+    """Return those (image id, caption) records of COCO train2014 that ``choose_captions`` takes."""
+    content = json.loads(fetch(_ASSET).read_text(encoding="utf-8"))
+    return choose_captions([(str(item["image_id"]), item["caption"]) for item in content["annotations"]], count)
+
+
 def builtin_datastore(encoder: Encoder, captions: int = CAPTIONS, *, progress: bool = False) -> Datastore:
     """Return a datastore of ``captions`` captions of COCO train2014, 0 for all of them, and of the concepts."""
-    content = json.loads(fetch(_ASSET).read_text(encoding="utf-8"))
-    records = [(str(item["image_id"]), item["caption"]) for item in content["annotations"]]
-    chosen = choose_captions(records, captions)
+    chosen = coco_captions(captions)
     texts = [text for _, text in chosen]
     vectors = encoder.encode_texts(texts, progress=progress)
     text = encoder.text
