@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.linalg import orthogonal_procrustes
 
-from recap.alignment.solvers import beta_procrustes, identity, ols, procrustes, ridge
+from recap.alignment.solvers import beta_procrustes, identity, ols, procrustes, ridge, whitened
 from recap.errors import InputError
 
 
@@ -106,3 +106,18 @@ def test_a_shared_space_is_asked_for_where_it_is_needed() -> None:
         identity(cross)
     with pytest.raises(InputError, match="shared space"):
         beta_procrustes(cross, 0.5)
+
+
+def test_whitened_lifts_the_weaker_directions_of_procrustes() -> None:
+    cross = np.random.default_rng(3).normal(size=(4, 6))
+    u, s, vt = np.linalg.svd(cross, full_matrices=False)
+    found = np.linalg.svd(whitened(cross), compute_uv=False)
+    np.testing.assert_allclose(found, np.sort((s / s[0]) ** -0.15)[::-1], rtol=1e-9)
+    np.testing.assert_allclose(u.T @ whitened(cross) @ vt.T, np.diag((s / s[0]) ** -0.15), atol=1e-9)
+    np.testing.assert_allclose(whitened(7 * cross), whitened(cross), rtol=1e-9)
+    even = procrustes(cross)
+    np.testing.assert_allclose(whitened(even), even, atol=1e-9)
+
+
+def test_whitened_leaves_out_directions_that_no_pair_shows_and_lifts_weak_ones_only_so_far() -> None:
+    np.testing.assert_allclose(whitened(np.diag([1.0, 1e-9, 0.0])), np.diag([1.0, 1e-3**-0.15, 0.0]), atol=1e-12)

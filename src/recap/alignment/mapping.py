@@ -255,6 +255,7 @@ SOLVERS: dict[str, Solver] = {
     "ols": lambda m, settings, rcond: solvers.ols(_gram(m), m.cross, rcond=rcond),
     "ridge": lambda m, settings, rcond: solvers.ridge(_gram(m), m.cross, settings.ridge, rcond=rcond),
     "beta-procrustes": lambda m, settings, rcond: solvers.beta_procrustes(m.cross, settings.beta),
+    "whitened": lambda m, settings, rcond: solvers.whitened(m.cross),
     "identity": lambda m, settings, rcond: solvers.identity(m.cross),
 }
 """Closed forms, from moments alone. A method that needs the rows themselves cannot be one of these."""

@@ -15,6 +15,12 @@ from recap.errors import InputError
 
 Matrix: TypeAlias = npt.NDArray[np.float64]
 
+WHITENING = 0.15
+"""How much ``whitened`` evens out: 0 is Procrustes. Chosen on Flickr8k dev; 0.1 to 0.3 are nearly as good."""
+
+WEAKEST = 1e-3
+"""A direction that is weaker than this share of the strongest is not lifted any further."""
+
 
 def procrustes(cross: Matrix) -> Matrix:
     """Return the orthogonal W that minimises ||E - F W'||: with E'F = U S V' it is W = U V'.
@@ -48,6 +54,18 @@ def beta_procrustes(cross: Matrix, beta: float) -> Matrix:
     eye = identity(cross)
     w = procrustes(cross)
     return w - beta * (w - eye)
+
+
+def whitened(cross: Matrix) -> Matrix:
+    """Return W = U S^-p V' for E'F = U S V', between Procrustes (p = 0) and a map that makes all directions alike.
+
+    What all captions of a domain share is strong in E'F, and pulls every image towards the same few captions. Lifting
+    the weaker directions finds more special ones; where no pair shows a direction, W is 0.
+    """
+    u, s, vt = np.linalg.svd(cross, full_matrices=False)
+    shown = s > len(s) * np.finfo(np.float64).eps * s[0]
+    lifted = np.where(shown, np.maximum(s / s[0], WEAKEST) ** -WHITENING, 0.0)
+    return np.asarray((u * lifted) @ vt)
 
 
 def identity(cross: Matrix) -> Matrix:

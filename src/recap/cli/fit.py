@@ -37,7 +37,7 @@ NEW_PACK = ("method", "k", "language", "validation", "tune", "keep_vectors")
 @split_option
 @click.option("--encoder", default="builtin", show_default=True, help="An encoder of recap info.")
 @lm_option("Language model of the pack.  [default: writer; none if not in English]")
-@method_option("The map: procrustes, ols, ridge, beta-procrustes or identity.")
+@method_option("The map: procrustes, ols, ridge, beta-procrustes, whitened or identity.")
 @click.option("-k", type=COUNT, help="How many retrieved captions the language model reads.")
 @click.option("--language", help="Language of captions and prompt: en, de, ja ...  [default: en]")
 @click.option("--source", default="", help="A name for these captions in the datastore.  [default: the file's name]")

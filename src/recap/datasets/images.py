@@ -47,14 +47,15 @@ def _matches(path: Path, suffixes: frozenset[str]) -> Iterator[str]:
 def _walk(folder: Path, suffixes: frozenset[str]) -> list[str]:
     """Return the files of a folder and its folders, but not of hidden ones: thumbnails and the like.
 
-    A folder that cannot be listed stands for what is in it. In the order of paths, by the names of folders and files; texts are compared, since paths take ten times as long.
+    A folder that cannot be listed stands for what is in it. In the order of paths, by the names of folders and files;
+    texts are compared, since paths take ten times as long.
     """
     found: list[str] = []
     for place, folders, names in os.walk(str(folder), onerror=lambda error: found.append(error.filename)):
         folders[:] = [name for name in folders if not name.startswith(".")]
         kept = [name for name in names if name[name.rfind(".") :].lower() in suffixes and not name.startswith(".")]
         start = "" if place == "." else f"{place}{os.sep}"
-        found += [path for path in (start + name for name in kept) if _may_be_file(path)]
+        found.extend(path for path in (start + name for name in kept) if _may_be_file(path))
     return sorted(found, key=lambda path: path.split(os.sep))  # noqa: PTH206
 
 
