@@ -85,8 +85,8 @@ def doubts(texts: Sequence[str], evidence: Sequence[Evidence]) -> Scores:
 
     @cache
     def missing(kinds: Kinds) -> float:
-        votes = sum(weight for weight, there in zip(weights.tolist(), known, strict=True) if there & {*kinds})
-        return max(0.0, SUPPORT - votes)
+        for_it = (weight for weight, there in zip(weights, known, strict=True) if not there.isdisjoint(kinds))
+        return max(0.0, SUPPORT - float(sum(for_it)))
 
     return np.array([sum(map(missing, named(text))) for text in texts])
 
