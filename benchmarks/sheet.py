@@ -43,6 +43,8 @@ SIDE, GAP, LINE = 300, 16, 20
 COLUMNS, ROWS = 4, 3
 SURE = 0.7
 """So confident captions are looked at by themselves."""
+BOUNDS = (0.0, 0.3, 0.4, 0.5, 0.6, 0.7)
+"""Least confidences that a user might ask for."""
 
 ABOUT_CONFIDENCE = (
     "right counts as 1, partly and wrong as 0; ECE is over 10 bins of equally many captions, and by chance what it\n"
@@ -280,6 +282,26 @@ def tally(options: argparse.Namespace) -> None:
     if told.row_count:
         console.print(f"\n{ABOUT_CONFIDENCE}")
         console.print(told)
+        console.print()
+        console.print(bounds_table(systems, entries, list(readers.values())))
+
+
+def bounds_table(systems: Sequence[str], entries: Sequence[Entry], readers: Sequence[Verdicts]) -> Table:
+    """Return how many captions are kept at a least confidence, and what readers say of those."""
+    table = Table("captions of", "confidence from", "kept", *VERDICTS, box=None, padding=(0, 2, 0, 0))
+    for system in systems:
+        judged = [
+            (said.confidence, verdicts[system, entry.number])
+            for entry in entries
+            for said in entry.said
+            for verdicts in readers
+            if said.system == system and said.confidence is not None and (system, entry.number) in verdicts
+        ]
+        for bound in BOUNDS if judged else ():
+            kept = [verdict for confidence, verdict in judged if confidence >= bound]
+            shares = [f"{kept.count(verdict) / len(kept):.0%}" if kept else "-" for verdict in VERDICTS]
+            table.add_row(system, f"{bound:g}", f"{len(kept) / len(judged):.0%}", *shares)
+    return table
 
 
 def confidence_table(systems: Sequence[str], entries: Sequence[Entry], readers: Sequence[Verdicts]) -> Table:

@@ -1,5 +1,6 @@
 import os
 import re
+import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from html import escape
@@ -28,7 +29,7 @@ class Describe:
     def __call__(self, paths: Sequence[Path]) -> Iterator[Caption | ImageError]:
         for path in paths:
             self.asked.append(path)
-            if "gone" in path.name:
+            if "gone" in str(path):
                 yield ImageError(f"{path}: there is no such file")
             else:
                 yield Caption(self.text, 0.5, (), (), "consensus")
@@ -106,7 +107,9 @@ def test_a_missing_text_is_put_behind_the_name_of_the_tag(page: str, expected: s
         ('<img src="<?= $url ?>">', "template"),
         ("<img src=a.png {{ attributes }}>", "template"),
         ("<img src=a.png {% if x > 1 %}alt=y{% endif %}>", "template"),
-        ("<img data-src=a.png>", "sourceless"),
+        ("<img title=a>", "sourceless"),
+        ("<img srcset=' , '>", "sourceless"),
+        ("<img data-src='{{ url }}' src=a.png>", "template"),
         ("<img src=gone.png>", "unreadable"),
     ],
 )
@@ -114,6 +117,37 @@ def test_others_are_left_alone_and_reported(page: str, status: str):
     result = fill(page.encode(), Describe(), base="site")
     assert result.content == page.encode()
     assert [finding.status for finding in result.findings] == [status]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "source"),
+    [
+        ("srcset='b.png 1x, c.png 2x'", "b.png"),
+        ("srcset='b.png, c.png 2x'", "b.png"),
+        ("srcset='b.png 480w'", "b.png"),
+        ("data-src=b.png", "b.png"),
+        ("src=spacer.gif data-src=b.png", "b.png"),
+        ("src='data:image/gif;base64,AA' data-srcset='b.png 1x, c.png 2x'", "b.png"),
+        ("src=a.png srcset='b.png 2x'", "a.png"),
+    ],
+)
+def test_pictures_of_several_sizes_and_those_that_load_late(attributes: str, source: str):
+    describe = Describe("it's")
+    done = fill(f"<img {attributes}>".encode(), describe, base="site")
+    assert done.content.decode() == f"<img{ALT} {attributes}>"
+    assert describe.asked == [Path("site") / source]
+    assert [finding.src for finding in done.findings] == [source]
+
+
+def test_pictures_of_the_web_are_described_on_request():
+    page = b"<img src=https://example.org/a.png?b=c><img src=//example.org/d.png><img src=ftp://example.org/e.png>"
+    describe = Describe("it's")
+    done = fill(page, describe, base="site", remote=True)
+    assert describe.asked == ["https://example.org/a.png?b=c", "https://example.org/d.png"]
+    assert [finding.status for finding in done.findings] == ["filled", "filled", "remote"]
+    left = fill(page, describe, base="site")
+    assert [finding.status for finding in left.findings] == ["remote"] * 3
+    assert left.content == page
 
 
 @pytest.mark.parametrize(
@@ -292,7 +326,9 @@ def test_a_parser_sees_the_same_page_and_the_text(attributes: list[tuple[str, st
     assert after == before
 
 
-def test_command(pairs_folder: Path, encoder_folder: Path, new_pictures: dict[str, Path], tmp_path: Path):
+def test_command(
+    pairs_folder: Path, encoder_folder: Path, new_pictures: dict[str, Path], tmp_path: Path, web: tuple[Path, str]
+):
     from recap import ReCap
     from recap.cli.alt import alt
 
@@ -314,6 +350,9 @@ def test_command(pairs_folder: Path, encoder_folder: Path, new_pictures: dict[st
     assert page.read_bytes() == done.stdout_bytes
     assert page.stat().st_mode & 0o777 == 0o640
     assert run.invoke(alt, [str(page), *options, "--json"]).exit_code == 2
+    shutil.copy(new_pictures["blue"], web[0] / "blue.png")
+    page.write_text(f"<img src={web[1]}/blue.png>")
+    assert b"blue" in run.invoke(alt, [str(page), *options, "--remote"]).stdout_bytes.split(b'"')[1]
     assert run.invoke(alt, [str(page), str(page), *options]).exit_code == 2
 
 

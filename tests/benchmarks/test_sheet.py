@@ -96,6 +96,7 @@ def test_verdicts_are_counted_for_the_right_captioner(pictures: Path, files: tup
     assert "before 15 0.85 0.07" in told
     assert f"{error:.3f}" in told
     assert "7% of 14" in told
+    assert "before 0.5 93% 7% 0% 93%" in told
     other = fill(folder, "other.csv", {"before": "partly", "after": "right"}, skip_second=False)
     both = sheet("tally", folder / "key.json", one, other)
     assert "other before 15 1 (7%) 14 (93%) 0 (0%)" in both

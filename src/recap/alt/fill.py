@@ -3,7 +3,9 @@
 A parser that builds a tree cannot give back the page it read, so the page is only scanned for its tags, and texts are
 put in where they are missing.
 
-What it does not do: ``<area>`` and ``<input type=image>``, backgrounds of style sheets, and pictures that scripts load.
+A picture that loads late has its source in ``data-src`` or the like, and one of several sizes may have it in
+``srcset`` alone. What it does not do: ``<area>`` and ``<input type=image>``, backgrounds of style sheets, and pictures
+that scripts make.
 """
 
 from __future__ import annotations
@@ -32,8 +34,11 @@ Status = Literal[
 """What became of a picture: only ``filled`` ones were changed; ``unreadable`` ones could not be; of ``withheld`` ones
 the caption was not sure enough."""
 
-Describe = Callable[[Sequence[Path]], Iterable[Caption | ImageError]]
+Describe = Callable[[Sequence[Path | str]], Iterable[Caption | ImageError]]
 """Captions for pictures, in order: ``ReCap.caption_each``."""
+
+_LATE = ("data-src", "data-lazy-src", "data-original", "data-srcset", "data-lazy-srcset")
+"""Where scripts that load pictures late look for the source; ``src`` then holds a placeholder, or nothing."""
 
 _SPACER = 3  # a picture no larger than this holds a layout in place and shows nothing
 _TEMPLATE = re.compile(r"\{\{|\{%|\{#|<%|<\?|\$\{")
@@ -95,9 +100,10 @@ def fill(
     base: str | Path,
     empty: bool = False,
     placeholders: bool = False,
+    remote: bool = False,
     min_confidence: float | None = None,
 ) -> FilledPage:
-    """Put captions in for the missing alternative texts of local pictures.
+    """Put captions in for the missing alternative texts of local pictures, and on request of remote ones.
 
     ``alt=""`` says that a picture is decoration, and is believed. Sources that begin with ``/`` are looked for in
     ``base``, as the others are.
@@ -108,22 +114,26 @@ def fill(
         base: the folder that sources start from: the page's own, as a rule.
         empty: whether ``alt=""`` is filled as well.
         placeholders: whether texts that say nothing, such as ``image``, ``IMG_1234`` or the file's name, are replaced.
+        remote: whether pictures of the web are fetched and described as well.
         min_confidence: captions less sure than this are withheld; they need a calibrated pack. None withholds those
-            that are unsure, where captions have a confidence; 0 takes all.
+            that are unsure (below 0.5), where captions have a confidence; 0 takes all.
     """
     text, codec = decode_page(page)
     lines = _LineCounter(text)
-    tags, wanted, findings = list(_image_tags(text)), {}, {}
+    tags, findings = list(_image_tags(text)), {}
+    wanted: dict[int, tuple[Tag, Path | str]] = {}
     for tag, address in tags:
         status, reason = _classify(tag, address, empty, placeholders)
-        findings[tag.start] = Finding(lines.at(tag.start), tag.get("src"), status, reason)
-        if status == "filled":
+        if status == "remote" and remote and (url := _web_address(address)):
+            status, wanted[tag.start] = "filled", (tag, url)
+        elif status == "filled":
             wanted[tag.start] = (tag, _local_path(address, Path(base)))
-    paths = list(dict.fromkeys(path for _, path in wanted.values()))
-    captions = dict(zip(paths, _describe(paths, describe, min_confidence), strict=True))
+        findings[tag.start] = Finding(lines.at(tag.start), _source(tag), status, reason)
+    sources = list(dict.fromkeys(source for _, source in wanted.values()))
+    captions = dict(zip(sources, _describe(sources, describe, min_confidence), strict=True))
     edits = []
-    for start, (tag, path) in wanted.items():
-        status, caption = captions[path]
+    for start, (tag, source) in wanted.items():
+        status, caption = captions[source]
         old = findings[start]
         findings[start] = Finding(old.line, old.src, status, caption)
         if status == "filled":
@@ -131,12 +141,12 @@ def fill(
     return FilledPage(encode_page(_splice(text, edits), codec), tuple(findings.values()))
 
 
-def _describe(paths: Sequence[Path], describe: Describe, minimum: float | None) -> Iterator[tuple[Status, str]]:
+def _describe(sources: Sequence[Path | str], describe: Describe, minimum: float | None) -> Iterator[tuple[Status, str]]:
     """Yield for each picture its text, or why it has none."""
-    shown = [path for path in paths if not _is_spacer(path)]
+    shown = [source for source in sources if isinstance(source, str) or not _is_spacer(source)]
     results = dict(zip(shown, describe(shown), strict=True)) if shown else {}
-    for path in paths:
-        result = results.get(path)
+    for source in sources:
+        result = results.get(source)
         if result is None:
             yield "decorative", "a spacer of a few pixels"
         elif isinstance(result, ImageError):
@@ -155,7 +165,7 @@ def _is_doubtful(caption: Caption, minimum: float | None) -> bool:
 
 def _classify(tag: Tag, address: SplitResult, empty: bool, placeholders: bool) -> tuple[Status, str]:
     """Say what is to become of a picture before it is looked at."""
-    alt, src = tag.get("alt").strip(), tag.get("src").strip()
+    alt, src = tag.get("alt").strip(), _source(tag)
     if any(_TEMPLATE_NAME.search(name) for name in tag.attributes):
         return "template", "the tag is completed by a template"
     if _BOUND_ALT & tag.attributes.keys() or tag.get("aria-label").strip() or "aria-labelledby" in tag.attributes:
@@ -168,13 +178,13 @@ def _classify(tag: Tag, address: SplitResult, empty: bool, placeholders: bool) -
         if alt and not (placeholders and _is_placeholder(alt, address)):
             return "described", alt
     if not src:
-        return "sourceless", "there is no src"
+        return "sourceless", "there is no src, srcset or data-src"
     if _TEMPLATE.search(src):
         return "template", "the source is filled in by a template"
     if address.scheme == "data":
         return "embedded", "the picture is inside the page"
     if address.netloc or address.scheme not in ("", "file"):
-        return "remote", "not a file here"
+        return "remote", "not a file here; --remote fetches pictures of the web" if _web_address(address) else "no file"
     return "filled", ""
 
 
@@ -184,6 +194,24 @@ def _is_placeholder(alt: str, address: SplitResult) -> bool:
     folded = alt.casefold()
     named = folded in (file, Path(file).stem) or Path(folded).suffix in IMAGE_SUFFIXES
     return named or _PLACEHOLDER.fullmatch(alt) is not None
+
+
+def _source(tag: Tag) -> str:
+    """Return where a picture comes from: what is loaded late, the source, or the first of several sizes."""
+    for name in (*_LATE, "src", "srcset"):
+        value = tag.get(name).strip()
+        # candidates are parted by a comma and white space; addresses may hold commas
+        first = value.split(maxsplit=1)[0].rstrip(",") if value and name.endswith("srcset") else value
+        if first:
+            return first
+    return ""
+
+
+def _web_address(address: SplitResult) -> str:
+    """Return the address of a picture of the web; nothing where it is no such address."""
+    if not address.netloc or address.scheme not in ("", "http", "https"):
+        return ""
+    return address._replace(scheme=address.scheme or "https").geturl()
 
 
 def _local_path(address: SplitResult, base: Path) -> Path:
@@ -236,7 +264,7 @@ def _image_tags(text: str) -> Iterator[tuple[Tag, SplitResult]]:
         if tag.name == "base" and not start_address:
             start_address = tag.get("href").strip()
         elif tag.name == "img":
-            yield tag, _join_address(start_address, tag.get("src").strip())
+            yield tag, _join_address(start_address, _source(tag))
 
 
 def _join_address(start: str, src: str) -> SplitResult:

@@ -28,12 +28,13 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("pages", nargs=-1, required=True, type=FILE, metavar="PAGE...")
 @pack_options
-@confidence_option("default: those that are unsure; 0 takes all")
+@confidence_option("default: 0.5, where the pack is calibrated; 0 takes all")
 @click.option("--base", type=FOLDER, help="Where sources start [default: the page's].")
 @click.option("--out", type=OUTPUT, help="Write the page to this file.")
 @click.option("--in-place", is_flag=True, help="Write each page back to where it was.")
 @click.option("--empty", is_flag=True, help='Also fill alt="", which stands for decoration.')
 @click.option("--placeholders", is_flag=True, help="Also replace texts such as image, IMG_1234 or the file's name.")
+@click.option("--remote", is_flag=True, help="Also fetch and describe pictures of the web (https://...).")
 @json_option("Print what became of each picture as json, one object a line.")
 def alt(
     pages: tuple[Path, ...],
@@ -48,9 +49,9 @@ def alt(
     """Fill in the missing alternative texts of local pictures, and leave every other byte of PAGE as it is.
 
     Prints the page unless --out or --in-place says where it goes. What was written has the attribute
-    data-alt-source="recap". Pictures elsewhere on the net are named on standard error and left alone; one that
-    cannot be read is named too, and makes the exit code 1. So is one whose caption is not sure enough to be
-    written; that is no error.
+    data-alt-source="recap". Pictures of the web are named on standard error and left alone without --remote; one
+    that cannot be read is named too, and makes the exit code 1. So is one whose caption is right with a probability
+    below 0.5, or --min-confidence, and is not written; that is no error. A wrong text is worse than none.
     """
     if out and in_place:
         raise click.UsageError("choose one of --out and --in-place")
