@@ -22,7 +22,7 @@ import time
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from rich.console import Console
@@ -184,7 +184,8 @@ def print_captions(
         if selection == CENTRAL:
             texts = most_central(captioner.configured(method=method), vectors)
         else:
-            configured = captioner.configured(candidates=candidates, selection=selection, method=method)
+            choices: dict[str, Any] = {"candidates": candidates, "selection": selection, "method": method}
+            configured = captioner.configured(**choices)
             texts = [caption.text for caption in configured.caption_vectors(vectors)]
         spent = 1000 * (time.process_time() - started) / len(vectors)
         result = cider_d(texts, references)

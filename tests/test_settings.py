@@ -1,10 +1,11 @@
 import json
+from dataclasses import fields
 
 import pytest
 
 from recap.errors import InputError
 from recap.language import Decoding, PromptTemplate, WorkedExample
-from recap.settings import Settings
+from recap.settings import SettingChanges, Settings
 
 
 def test_settings_survive_json():
@@ -52,3 +53,9 @@ def test_template_suits_the_model():
     assert settings.template(completes=False) == PromptTemplate.paper()
     own = PromptTemplate("Look: {captions} So:")
     assert Settings(prompt=own, examples=examples).template(completes=True) == own
+
+
+def test_editors_are_told_every_setting_with_its_kind():
+    known = {field.name: field.type for kind in (Settings, Decoding) for field in fields(kind)}
+    told = {name: kind.__forward_arg__ for name, kind in SettingChanges.__annotations__.items()}
+    assert told == known

@@ -1,4 +1,4 @@
-"""Unit length, one way for all rooms."""
+"""Unit length, one way for all rooms; how captions show themselves."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recap.types import unit_rows
+from recap.types import Caption, Evidence, Retrieved, unit_rows
 
 
 def test_unit_rows_have_length_one_whatever_their_scale() -> None:
@@ -37,3 +37,18 @@ def test_a_row_does_not_depend_on_the_others(rows: int, order: str, seed: int) -
     vectors = np.random.default_rng(seed).standard_normal((rows, 33)).astype(np.float32)
     alone = np.concatenate([unit_rows(row[None]) for row in vectors])
     assert np.array_equal(unit_rows(np.array(vectors, order=order)), alone)  # type: ignore[call-overload]
+
+
+def test_a_caption_shows_itself_in_a_line_and_in_a_notebook() -> None:
+    evidence = tuple(Evidence(f"<b>cat</b> {number}", 0.5 - number / 100, "coco") for number in range(13))
+    caption = Caption("a cat & a dog", 0.4166, evidence, (), "consensus", 0.3)
+    assert str(caption) == f"{caption}" == "a cat & a dog"
+    assert repr(caption) == "Caption('a cat & a dog', score=0.42, confidence=0.30, 13 evidence, 0 candidates)"
+    assert str(evidence[0]) == "<b>cat</b> 0"
+    page = caption._repr_html_()
+    assert "a cat &amp; a dog" in page
+    assert "30% sure, unsure" in page
+    assert page.count("&lt;b&gt;cat&lt;/b&gt;") == 5
+    assert "<b>cat</b>" not in page
+    assert Retrieved(evidence)._repr_html_().count("<tr>") == 14
+    assert "0.50" in evidence[0]._repr_html_()

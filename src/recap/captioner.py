@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import TypeVar, Unpack, overload
 
 import numpy as np
 
@@ -22,8 +22,8 @@ from recap.fitting.base import FittedPack
 from recap.language import write_drafts
 from recap.packs.search import PictureIndex, PictureSearch
 from recap.selection import Proposals, gather_candidates
-from recap.settings import BATCH
-from recap.types import Caption, Draft, Evidence, Found, ImageLike, Prompt, Vectors, unit_rows
+from recap.settings import BATCH, SettingChanges
+from recap.types import Caption, Draft, Evidence, Found, ImageLike, Prompt, Retrieved, Vectors, unit_rows
 
 KEPT_CANDIDATES = 10
 """Number of candidates that are reported with a caption."""
@@ -45,16 +45,20 @@ class ReCap(FittedPack):
         return self.settings.selection or suits
 
     @overload
-    def __call__(self, images: ImageLike, **settings: Any) -> Caption: ...
+    def __call__(  # type: ignore[overload-overlap]  # some pictures are iterable, too
+        self, images: ImageLike, **settings: Unpack[SettingChanges]
+    ) -> Caption: ...
 
     @overload
-    def __call__(self, images: Iterator[ImageLike], **settings: Any) -> Iterator[Caption]: ...
+    def __call__(  # type: ignore[overload-overlap]
+        self, images: Iterator[ImageLike], **settings: Unpack[SettingChanges]
+    ) -> Iterator[Caption]: ...
 
     @overload
-    def __call__(self, images: Iterable[ImageLike], **settings: Any) -> list[Caption]: ...
+    def __call__(self, images: Iterable[ImageLike], **settings: Unpack[SettingChanges]) -> list[Caption]: ...
 
     def __call__(
-        self, images: ImageLike | Iterable[ImageLike], **settings: Any
+        self, images: ImageLike | Iterable[ImageLike], **settings: Unpack[SettingChanges]
     ) -> Caption | list[Caption] | Iterator[Caption]:
         """Return the caption of one image, the captions of several, or those of a stream one by one as they are made.
 
@@ -66,7 +70,7 @@ class ReCap(FittedPack):
         captions = map(_raise_error, captioner.caption_each(several(images)))
         return captions if isinstance(images, Iterator) else list(captions)
 
-    def caption(self, image: ImageLike, **settings: Any) -> Caption:
+    def caption(self, image: ImageLike, **settings: Unpack[SettingChanges]) -> Caption:
         """Return the caption of one image, with its evidence and candidates; settings hold for this call."""
         captioner = self.configured(**settings) if settings else self
         (row,) = captioner.encode_each([image])
@@ -143,9 +147,9 @@ class ReCap(FittedPack):
         cosines = self._cosines(queries, candidates, evidence)
         return [Proposals(*row) for row in zip(candidates, cosines, evidence, strict=True)]
 
-    def retrieve(self, image: ImageLike, k: int | None = None, *, aligned: bool = True) -> tuple[Evidence, ...]:
+    def retrieve(self, image: ImageLike, k: int | None = None, *, aligned: bool = True) -> Retrieved:
         """Return the captions nearest to an image; ``aligned=False`` where image and text encoder share a space."""
-        return self.retrieve_vectors(self.encoder.encode_images([image]), k, aligned=aligned)[0]
+        return Retrieved(self.retrieve_vectors(self.encoder.encode_images([image]), k, aligned=aligned)[0])
 
     def retrieve_vectors(
         self, vectors: Vectors, k: int | None = None, *, aligned: bool = True

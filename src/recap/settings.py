@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self, TypedDict, get_args
 
 from recap.errors import InputError, check_name
 from recap.language.base import Decoding
@@ -25,6 +25,26 @@ BATCH = 32
 """Batch size: images that are retrieved for, written about and judged at a time."""
 
 LANGUAGE_TAG = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
+
+
+class SettingChanges(TypedDict, total=False):
+    """What ``ReCap.caption``, ``configured`` and ``fit`` take beside their own arguments, so that editors know it."""
+
+    method: str
+    k: int
+    pool: int
+    candidates: Candidates
+    selection: str | None
+    decoding: Decoding
+    language: str
+    prompt: PromptTemplate | None
+    examples: tuple[WorkedExample, ...]
+    samples: int
+    temperature: float
+    top_k: int
+    top_p: float
+    max_tokens: int
+    seed: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol, TypeAlias
 
@@ -40,6 +41,10 @@ UNSURE_BELOW = 0.5
 """A caption whose confidence is less is more likely wrong than right: it is marked, and kept out of alt texts."""
 
 
+SHOWN = 5
+"""Retrieved captions of a caption that a notebook shows."""
+
+
 def unit_rows(
     rows: npt.NDArray[Any],
     lengths: npt.NDArray[Any] | None = None,
@@ -74,6 +79,20 @@ class Pair:
     id: str
 
 
+def html_table(header: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> str:
+    """Return a table for a notebook; texts are escaped, and numbers stand on the right."""
+    start = f"<caption>{escape(title)}</caption>" if title else ""
+    head = "".join(f'<th style="text-align:left">{escape(name)}</th>' for name in header)
+    lines = ["".join(map(_html_cell, row)) for row in rows]
+    return f"<table>{start}<tr>{head}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+
+
+def _html_cell(value: object) -> str:
+    if isinstance(value, float):
+        return f'<td style="text-align:right">{value:.2f}</td>'
+    return f'<td style="text-align:left">{escape(str(value))}</td>'
+
+
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """A caption of the datastore that was retrieved for an image.
@@ -86,6 +105,23 @@ class Evidence:
     source: str = ""
     synthetic: bool = False
     image_id: str = ""
+
+    def __str__(self) -> str:
+        """Return the caption."""
+        return self.text
+
+    def _repr_html_(self) -> str:
+        return Retrieved((self,))._repr_html_()
+
+
+class Retrieved(tuple[Evidence, ...]):
+    """Captions that were retrieved for an image, most similar first; a table in notebooks."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        rows = ((item.similarity, item.text, item.source) for item in self)
+        return html_table(("similarity", "caption", "source"), rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +147,7 @@ class Candidate:
     logprob: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Caption:
     """What recap says about an image, with its reasons.
 
@@ -127,6 +163,20 @@ class Caption:
     candidates: tuple[Candidate, ...]
     selection: str
     confidence: float | None = None
+
+    def __str__(self) -> str:
+        """Return the sentence."""
+        return self.text
+
+    def __repr__(self) -> str:
+        sure = "" if self.confidence is None else f", confidence={self.confidence:.2f}"
+        kept = f"{len(self.evidence)} evidence, {len(self.candidates)} candidates"
+        return f"Caption({self.text!r}, score={self.score:.2f}{sure}, {kept})"
+
+    def _repr_html_(self) -> str:
+        sure = "" if self.confidence is None else f"{self.confidence:.0%} sure{', unsure' * self.unsure}, "
+        facts = f"<small>{sure}aligned cosine {self.score:.2f}; it rests on:</small>"
+        return f"<p><b>{escape(self.text)}</b><br>{facts}</p>{Retrieved(self.evidence[:SHOWN])._repr_html_()}"
 
     @property
     def unsure(self) -> bool:

@@ -112,3 +112,10 @@ def test_json_keeps_all_digits_and_what_is_best(full: Table) -> None:
 def test_an_unknown_format_is_refused(full: Table) -> None:
     with pytest.raises(InputError, match="known: text, markdown, latex, json"):
         full.render("word")
+
+
+def test_a_notebook_shows_a_table() -> None:
+    page = table(Cell(10.0, 1.0), Cell("<b>"))._repr_html_()
+    assert "<caption>Title</caption>" in page
+    assert "10.0 ± 1.0" in page
+    assert "&lt;b&gt;" in page

@@ -56,3 +56,10 @@ def test_tables_name_what_is_missing(report):
     text = console.file.getvalue()
     for part in ("1.2500", "needs [spice]", "needs Java", "1 without a readable picture", "tinyvit,minilm"):
         assert part in text
+
+
+def test_a_report_shows_itself_in_a_line_and_in_a_notebook(report):
+    assert repr(report) == "Report(2 captions: CIDEr-D 1.2500, aCLIP-S 0.5000)"
+    assert repr(report["CIDEr-D"]) == "MetricResult('CIDEr-D', 1.2500 ± 0.2500, 2 captions)"
+    assert report._repr_html_().count("<tr>") == 3
+    assert "CIDEr-D" in report._repr_html_()

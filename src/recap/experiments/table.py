@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from recap.errors import check_name
+from recap.types import html_table
 
 Better: TypeAlias = Literal["higher", "lower", "neither"]
 
@@ -146,6 +147,14 @@ class Table:
             ]
             sections.append({"title": section.title, "rows": rows})
         return {"title": self.title, "sections": sections, "notes": list(self.notes)}
+
+    def _repr_html_(self) -> str:
+        header = [self.first, *(column.name for column in self.columns)]
+        rows: list[Sequence[str]] = []
+        for section in self.sections:
+            rows += [[section.title]] if section.title else []
+            rows += self._rows(section, lambda text: f"{text}*")
+        return html_table(header, rows, self.title)
 
     def to_json(self) -> str:
         """Return the table as json."""

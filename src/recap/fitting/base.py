@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Self, Unpack, cast
 
 from recap.datastore import MutableStore
 from recap.encoders import Encoder, load_encoder
@@ -14,7 +14,7 @@ from recap.fitting.pairs import FitReport, Pairs
 from recap.language import LanguageModel
 from recap.packs.base import Pack, resolve_language_model
 from recap.packs.card import About
-from recap.settings import Settings
+from recap.settings import SettingChanges, Settings
 
 if TYPE_CHECKING:
     from recap.captioner import ReCap
@@ -43,7 +43,7 @@ class FittedPack(Pack):
         about: About | None = None,
         progress: bool = False,
         datastore: MutableStore | None = None,
-        **settings: Any,
+        **settings: Unpack[SettingChanges],
     ) -> Self:
         """Fit the map to pairs and take their captions as datastore.
 

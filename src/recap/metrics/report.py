@@ -18,6 +18,7 @@ from rich.text import Text
 from recap.errors import InputError
 from recap.metrics.ngrams import Floats
 from recap.metrics.statistics import MetricResult
+from recap.types import html_table
 
 DIGITS = 4
 
@@ -30,7 +31,7 @@ class Unavailable:
     reason: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """Metrics of one system over some images."""
 
@@ -104,6 +105,14 @@ class Report:
         lines += [f"| {row.name} | {shown(row.value)} | {shown(row.standard_error)} |" for row in self.rows]
         lines += [f"| {missing.name} | not available: {missing.reason} | |" for missing in self.unavailable]
         return "\n".join(lines) + "\n"
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{row.name} {shown(row.value)}" for row in self.rows) or "nothing"
+        return f"Report({len(self.ids):,} captions: {values})"
+
+    def _repr_html_(self) -> str:
+        rows = [(row.name, shown(row.value), shown(row.standard_error)) for row in self.rows]
+        return html_table(("metric", "value", "standard error"), rows, f"{len(self.ids):,} captions")
 
     def __rich__(self) -> Group:
         """Return what ``rich.print`` shows: a table, and what is not available below it."""

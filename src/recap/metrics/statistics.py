@@ -15,7 +15,7 @@ class MetricWarning(RecapWarning):
     """A metric was computed, but the number means less than it seems to."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class MetricResult:
     """A metric over a corpus and for each candidate."""
 
@@ -26,6 +26,10 @@ class MetricResult:
     """One value for each candidate, in the order they were given."""
     standard_error: float
     """Of ``value``, from the spread over candidates; NaN when there is only one."""
+
+    def __repr__(self) -> str:
+        value = f"{self.value:.4f} ± {self.standard_error:.4f}"
+        return f"MetricResult({self.name!r}, {value}, {len(self.per_image):,} captions)"
 
 
 def mean_result(name: str, per_image: Floats) -> MetricResult:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import copy
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Self
+from typing import Self, Unpack
 
 from recap.alignment import LinearAlignment, PairStatistics
 from recap.confidence import Calibration
@@ -16,7 +16,7 @@ from recap.language import LanguageModel, load_language_model
 from recap.packs import folder as pack
 from recap.packs.card import About
 from recap.packs.register import Pictures
-from recap.settings import Settings
+from recap.settings import SettingChanges, Settings
 
 
 class Pack:
@@ -51,7 +51,9 @@ class Pack:
             raise InputError("the datastore is empty: there is nothing to retrieve")
         self.datastore: CaptionStore = datastore.centred_by(self.alignment.text_mean_)
 
-    def configured(self, *, language_model: str | LanguageModel | None = None, **settings: Any) -> Self:
+    def configured(
+        self, *, language_model: str | LanguageModel | None = None, **settings: Unpack[SettingChanges]
+    ) -> Self:
         """Return one that shares everything with this one but some settings or the language model."""
         twin = copy(self)
         twin.settings = self.settings.but(**settings)
