@@ -261,6 +261,18 @@ def test_the_rate_rises_and_falls(torch: Any) -> None:
     assert sorted(rates[10:], reverse=True) == rates[10:]
 
 
+def test_the_published_recipes(torch: Any) -> None:
+    from recap.experiments.baselines.systems import RECIPES
+
+    clipcap, smallcap = RECIPES["clipcap"], RECIPES["smallcap"]
+    assert (clipcap.batch, clipcap.epochs, smallcap.batch, smallcap.epochs) == (40, 10, 64, 10)
+    assert clipcap.rate_at(2499, 140_000) == pytest.approx(1e-5)  # half of 5,000 steps of warm-up
+    assert clipcap.rate_at(4999, 140_000) == pytest.approx(2e-5)
+    assert clipcap.rate_at(1999, 2000) == pytest.approx(8e-6)  # too few steps to reach the highest rate
+    assert smallcap.rate_at(0, 90_000) == pytest.approx(1e-4)
+    assert smallcap.rate_at(45_000, 90_000) == pytest.approx(5e-5, rel=1e-3)
+
+
 def test_a_published_clipcap_is_loaded(torch: Any, make_decoder: MakeDecoder, tmp_path: Path) -> None:
     from recap.experiments.baselines.clipcap import ClipCap
 

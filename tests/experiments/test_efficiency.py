@@ -15,6 +15,7 @@ from PIL import Image
 
 from recap.cli.experiment import experiment
 from recap.datasets.captions import read_candidates
+from recap.encoders import load_encoder
 from recap.errors import InputError
 from recap.experiments import Setup
 from recap.experiments.captioning import read_results
@@ -78,6 +79,46 @@ def test_trained_to_the_best_of_dev_and_again_from_checkpoints(
     assert other.stdout == one.stdout
     assert "epoch 3" not in other.stderr  # all epochs were there
     assert rows(json.loads(one.stdout))[1]["epochs"].endswith("of 3")
+
+
+def test_baselines_trained_by_the_published_recipes(
+    torch: Any, data: Path, encoder_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from recap.experiments.baselines.training import Trainer
+
+    plans, seen = [], []
+    begin, step = Trainer.__init__, Trainer.step
+
+    def noted(self: Any, model: Any, train: Any, plan: Any, **clock: Any) -> None:
+        plans.append(plan)
+        begin(self, model, train, plan, **clock)
+
+    def watched(self: Any) -> float:
+        seen.append(self._train.images.shape)
+        return step(self)
+
+    monkeypatch.setattr(Trainer, "__init__", noted)
+    monkeypatch.setattr(Trainer, "step", watched)
+    result = run(data, encoder_folder, "steps=1", "recipe=published", "batch=4")
+    assert [(plan.batch, plan.rate, plan.epochs) for plan in plans] == [(4, 2e-5, 10), (4, 1e-4, 10)]
+    assert plans[0].warmup == 5000
+    assert set(seen) == {(12, 4)}
+    (note,) = [note for note in json.loads(result.stdout)["notes"] if "published recipes" in note]
+    assert "the language model is scratch, not GPT-2" in note
+    assert "SmallCap looks at one vector a picture, not at 50 patches of ViT-B/32; batch=4." in note
+    with pytest.raises(InputError, match="unknown recipe 'puplished'"):
+        run(data, encoder_folder, "steps=1", "recipe=puplished")
+
+
+def test_smallcap_looks_at_places_where_the_encoder_has_some(torch: Any) -> None:
+    from recap.experiments.baselines.systems import Places
+
+    encoder = load_encoder("builtin")
+    pictures = [Image.new("RGB", (64, 48), colour) for colour in ("red", "blue")]
+    found, width = Places(encoder)(pictures), Places(encoder).width
+    assert found.shape == (2, 49, width)
+    row = next(iter(encoder.encode_each(pictures[1:], details=True)))
+    np.testing.assert_allclose(found[1].reshape(-1), row[-49 * width :], atol=1e-5)
 
 
 def test_all_systems_have_one_clock(data: Path, encoder_folder: Path) -> None:

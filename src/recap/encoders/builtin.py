@@ -24,8 +24,10 @@ from recap.encoders.preprocess import Preprocess
 from recap.errors import AssetError
 from recap.files import atomic_write, file_sha256
 
-DETAILS = 49 * 128
-"""What the eyes say of a picture beside its vector: 128 numbers for each of 7 x 7 places."""
+PLACES = 7 * 7
+"""Of a picture, which the eyes say something of beside its vector;"""
+DETAILS = PLACES * 128
+"""so many numbers in all."""
 EYES_FOLDER = Path(__file__).parent.parent / "data" / "eyes"
 TINYVIT_CUT = "/stages/stages.2/Transpose_1_output_0"
 """What TinyViT's last stage reads: 160 x 14 x 14."""

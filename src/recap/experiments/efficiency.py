@@ -34,7 +34,20 @@ if TYPE_CHECKING:
 Clock: TypeAlias = Callable[[], float]
 
 OPTIONS = (
-    *("steps", "epochs", "systems", "decoder", "mapper", "tuned", "batch", "rate", "pictures", "checkpoints", "device"),
+    *(
+        "steps",
+        "epochs",
+        "systems",
+        "decoder",
+        "mapper",
+        "recipe",
+        "tuned",
+        "batch",
+        "rate",
+        "pictures",
+        "checkpoints",
+        "device",
+    ),
     *("clipcap", "smallcap", "tokenizer", "captions"),
 )
 THOUSAND = 1000
@@ -90,7 +103,7 @@ def run(setup: Setup) -> Outcome:
     material = Material(recap, train, dev, test)
     measured = [ours, *(_baseline(system, setup, material, clock) for system in systems)]
     title = f"{TITLES[setup.on]}, {bench.encoder.name}, {len(train.ids):,} training pictures"
-    tables = {"efficiency": _quality(title, measured, _notes(setup, recap))}
+    tables = {"efficiency": _quality(title, measured, _notes(setup, recap, systems))}
     return Outcome(tables, times=_times(title, measured, setup))
 
 
@@ -176,12 +189,15 @@ def _trained(known: Measured, system: System, setup: Setup, material: Material, 
 
 
 def _trainer(system: System, setup: Setup, train: Split, clock: Clock) -> Trainer:
+    from recap.experiments.baselines.systems import RECIPES, is_published_recipe
     from recap.experiments.baselines.training import Plan, Trainer
 
-    plan = Plan(
-        setup.number("epochs", 0, least=0) or 10,
-        setup.number("batch", 40),
-        setup.real("rate", RATES[system.kind]),
+    known = RECIPES[system.name] if is_published_recipe(setup) else Plan(rate=RATES[system.kind])
+    plan = replace(
+        known,
+        epochs=setup.number("epochs", 0, least=0) or known.epochs,
+        batch=setup.number("batch", known.batch),
+        rate=setup.real("rate", known.rate),
         seed=setup.seed,
     )
     return Trainer(system.model, system.examples(train, training=True), plan, clock=clock)
@@ -200,7 +216,7 @@ def _per_thousand(work: Callable[[], object], pictures: int, clock: Clock) -> fl
     return (clock() - started) * THOUSAND / pictures
 
 
-def _notes(setup: Setup, recap: ReCap) -> tuple[str, ...]:
+def _notes(setup: Setup, recap: ReCap, systems: list[str]) -> tuple[str, ...]:
     """Return where captions come from."""
     model = recap.language_model
     looks = "" if not setup.option("smallcap", "") else " A published SmallCap looks at the patches of pictures."
@@ -209,7 +225,14 @@ def _notes(setup: Setup, recap: ReCap) -> tuple[str, ...]:
     return (
         f"Pictures and captions come as the same vectors to every system.{looks}",
         f"ClipCap and SmallCap write greedily. ReCap: {made.removeprefix('Captions: ')}{none}",
+        *_recipe_notes(setup, recap, systems),
     )
+
+
+def _recipe_notes(setup: Setup, recap: ReCap, systems: list[str]) -> list[str]:
+    from recap.experiments.baselines.systems import is_published_recipe, recipe_note
+
+    return [recipe_note(setup, recap.encoder, systems)] if is_published_recipe(setup) else []
 
 
 def _quality(title: str, measured: list[Measured], notes: tuple[str, ...]) -> Table:

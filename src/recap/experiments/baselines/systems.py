@@ -17,14 +17,16 @@ import numpy as np
 import torch
 
 from recap.captioner import ReCap
+from recap.encoders import Encoder
+from recap.encoders.builtin import PLACES
 from recap.encoders.images import decode
 from recap.encoders.preprocess import Preprocess
-from recap.errors import InputError
+from recap.errors import ImageError, InputError, check_name
 from recap.experiments.base import Setup
 from recap.experiments.baselines.clipcap import ClipCap, load_strictly
 from recap.experiments.baselines.decoders import Baseline, load_decoder, load_tokenizer, transformers
 from recap.experiments.baselines.smallcap import RETRIEVED, SmallCap, prompt, published_weights
-from recap.experiments.baselines.training import Examples, write_captions
+from recap.experiments.baselines.training import Examples, Plan, write_captions
 from recap.experiments.data import Split
 from recap.types import ImageLike, Vectors
 
@@ -81,6 +83,30 @@ def _sizes(folder: Path) -> dict[str, Any]:
         ) from error
 
 
+class Places:
+    """What an encoder says of each place of a picture beside its vector; stands in for CLIP's patches."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+
+    @property
+    def width(self) -> int:
+        """How many numbers there are for a place; 0 where the encoder has none."""
+        return getattr(self._encoder.image, "details", 0) // PLACES if self._encoder.sight else 0
+
+    def __call__(self, pictures: Sequence[ImageLike]) -> Vectors:
+        """Return for each picture a row of vectors, one for each place."""
+        rows: list[Vectors] = []
+        for row in self._encoder.encode_each(pictures, details=True):
+            if isinstance(row, ImageError):
+                raise row
+            rows.append(row)
+        return np.stack(rows)[:, self._encoder.image.dimension :].reshape(len(rows), PLACES, self.width)
+
+
+RECIPES = {"clipcap": Plan(10, 40, 2e-5, 5000, 10), "smallcap": Plan(10, 64, 1e-4, 0, 10)}
+"""How the authors trained: ClipCap with 5,000 steps of warm-up, SmallCap without; both for all of ten epochs."""
+
 LABELS = {"clipcap": "ClipCap", "smallcap": "SmallCap"}
 PROMPTED = "smallcap"
 """Reads captions that ReCap's map retrieves."""
@@ -99,7 +125,7 @@ class System:
     model: Baseline
     recap: ReCap
     """Retrieves for prompts."""
-    patches: Patches | None = None
+    patches: Patches | Places | None = None
     """Sees the pictures, where vectors are not enough."""
 
     @property
@@ -111,7 +137,7 @@ class System:
     def examples(self, split: Split, *, training: bool = False) -> Examples:
         """Return a split of vectors as this baseline reads it; in training no picture finds its own captions."""
         prompts = self._prompts(split.images, split.ids if training else None)
-        return Examples(split.images, split.captions, prompts)
+        return Examples(self.seen(split, 0, len(split.ids)), split.captions, prompts)
 
     def seen(self, split: Split, start: int, stop: int) -> Vectors:
         """Return some pictures of a split as this baseline sees them."""
@@ -163,10 +189,30 @@ def _built(name: str, setup: Setup, recap: ReCap, train: Split) -> System:
     kind = "scratch" if not decoder.pretrained else "tuned" if wanted == "yes" else "frozen"
     clipcap = partial(ClipCap, mapper=setup.option("mapper", "transformer"))
     make: dict[str, Callable[..., Baseline]] = {"clipcap": clipcap, "smallcap": SmallCap}
+    places = Places(recap.encoder)
+    looks = name == PROMPTED and is_published_recipe(setup) and places.width > 0
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(setup.seed)
-        model = make[name](train.images.shape[1], decoder, tuned=kind != "frozen")
-    return System(name, kind, model, recap)
+        model = make[name](places.width if looks else train.images.shape[1], decoder, tuned=kind != "frozen")
+    return System(name, kind, model, recap, places if looks else None)
+
+
+def is_published_recipe(setup: Setup) -> bool:
+    """Tell whether baselines are trained as their authors did: ``recipe=published``."""
+    recipe = setup.option("recipe", "own")
+    check_name("recipe", recipe, ("own", "published"))
+    return recipe == "published"
+
+
+def recipe_note(setup: Setup, encoder: Encoder, systems: Sequence[str]) -> str:
+    """Return what still differs from the published recipes, for a table."""
+    differ = [f"the language model is {setup.option('decoder', 'smollm2')}, not GPT-2", f"the encoder {encoder.name}"]
+    width = Places(encoder).width
+    if PROMPTED in systems:
+        seen = f"{PLACES} places of {width} numbers" if width else "one vector a picture"
+        differ.append(f"SmallCap looks at {seen}, not at 50 patches of ViT-B/32")
+    changed = [f"{name}={setup.options[name]}" for name in ("batch", "rate", "epochs") if name in setup.options]
+    return f"Trained by the published recipes (docs/experiments.md), but: {'; '.join([*differ, *changed])}."
 
 
 def _published(name: str, path: Path, setup: Setup, recap: ReCap) -> System:

@@ -44,14 +44,14 @@ class Plan:
     rate: float = 2e-5
     """The highest rate of learning: it rises from zero, and falls to zero at the end."""
     warmup: float = 0.05
-    """The share of all steps in which it rises."""
+    """The share of all steps in which it rises; above 1, their number."""
     patience: int = 3
     """Epochs without a better CIDEr-D on dev after which training stops."""
     seed: int = 0
 
     def rate_at(self, step: int, steps: int) -> float:
         """Return the rate of one of all ``steps``."""
-        rising = max(1, round(self.warmup * steps))
+        rising = max(1, round(self.warmup if self.warmup > 1 else self.warmup * steps))
         return self.rate * min((step + 1) / rising, (steps - step) / max(1, steps - rising), 1.0)
 
 
