@@ -16,11 +16,11 @@ from typing import Any, TypeAlias
 
 from recap.errors import InputError
 
-IMAGE_FIELDS = ("image", "file_name", "filename", "path")
+IMAGE_FIELDS = ("image", "file_name", "filename", "path", "image_path")
 """What files call the picture itself."""
 ID_FIELDS = ("image_id", "id", "seg_id")
 """What they call its id."""
-CAPTION_FIELDS = ("captions", "caption", "text", "references", "refs")
+CAPTION_FIELDS = ("captions", "caption", "text", "references", "refs", "report")
 """What they call its captions."""
 
 KARPATHY_TRAIN = ("train", "restval")
@@ -180,12 +180,20 @@ def _scan_json(path: Path, splits: Collection[str] | None, named: bool) -> Itera
     images = content.get("images")
     if isinstance(images, list) and images and isinstance(images[0], dict) and "sentences" in images[0]:
         return _flatten_karpathy(path, images, splits, named)
+    if _has_splits(content):
+        return _flatten_splits(path, content, splits, named)
     whole = Record(str(path), content)
     if whole.find(*CAPTION_FIELDS) is not None and whole.find(*ID_FIELDS, *IMAGE_FIELDS) is not None:
         return iter([whole])
     if named or "annotations" in content:
         return _flatten_coco(path, content, named)
     return (Record(str(path), {"image_id": image, "captions": captions}) for image, captions in content.items())
+
+
+def _has_splits(content: Mapping[str, Any]) -> bool:
+    """Tell whether a json file has a list of entries for each split."""
+    lists = all(isinstance(part, list) and part and isinstance(part[0], dict) for part in content.values())
+    return bool(content) and lists and content.keys().isdisjoint(("images", "annotations"))
 
 
 def _holds_lines(text: str) -> bool:
@@ -197,15 +205,36 @@ def _holds_lines(text: str) -> bool:
         return False
 
 
+def _wanted_splits(path: Path, there: Collection[Any], splits: Collection[str] | None, named: bool) -> set[Any]:
+    """Return which splits of a file to take: those asked for, of named pictures those for fitting, or all."""
+    fitting = {*there} & {*KARPATHY_TRAIN} if named else set()
+    wanted = set(splits) if splits is not None else fitting or {*there}
+    if not wanted & {*there}:
+        known = ", ".join(sorted(map(str, there)))
+        raise InputError(f"{path}: no split {', '.join(sorted(map(str, wanted)))}; there are {known}")
+    return wanted
+
+
+def _flatten_splits(
+    path: Path, content: Mapping[str, list[Any]], splits: Collection[str] | None, named: bool
+) -> Iterator[Record | InputError]:
+    """Yield the entries of a file that has a list for each split; one with several pictures becomes a record each."""
+    wanted = _wanted_splits(path, content, splits, named)
+    for split in content:
+        if split not in wanted:
+            continue
+        for number, item in enumerate(content[split]):
+            record = _record(f"{path}: {split} {number}", item)
+            pictures = record.find(*IMAGE_FIELDS)
+            for picture in pictures if isinstance(pictures, list) else [pictures]:
+                yield Record(record.where, {**record.values, "image": picture})
+
+
 def _flatten_karpathy(
     path: Path, images: list[Any], splits: Collection[str] | None, named: bool
 ) -> Iterator[Record | InputError]:
     there = {image.get("split") for image in images if isinstance(image, dict)}
-    fitting = there & {*KARPATHY_TRAIN} if named else set()
-    wanted = set(splits) if splits is not None else fitting or there
-    if not wanted & there:
-        known = ", ".join(sorted(map(str, there)))
-        raise InputError(f"{path}: no split {', '.join(sorted(map(str, wanted)))}; there are {known}")
+    wanted = _wanted_splits(path, there, splits, named)
     for number, image in enumerate(images):
         where = f"{path}: image {number}"
         try:

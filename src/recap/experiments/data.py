@@ -27,7 +27,7 @@ from recap.datasets.msrvtt import FRAMES as FRAMES_A_VIDEO
 from recap.datasets.msrvtt import read_msrvtt
 from recap.datasets.vectors import IDS, PictureVectors
 from recap.datasets.vizwiz import read_vizwiz
-from recap.datasets.xray import read_xrays
+from recap.datasets.xray import VIEWS, read_xrays
 from recap.datastore import Datastore
 from recap.encoders import Encoder, load_encoder
 from recap.errors import ImageError, InputError
@@ -51,8 +51,8 @@ TITLES = {
     "xrays": "chest x-rays",
 }
 """As the paper writes them."""
-FRAMES = {"msrvtt": FRAMES_A_VIDEO}
-"""How many pictures make up one item of a data set of videos."""
+FRAMES = {"msrvtt": FRAMES_A_VIDEO, "xrays": VIEWS}
+"""How many pictures make up one item of a data set, where their ids are numbered behind ``#``."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Split:
     part: str = ""
     """Which split it is: train, dev or test."""
     frames: Vectors | None = None
-    """Of videos, whose ``images`` are means: for each frame of a video, a row for each video."""
+    """Of videos and studies, whose ``images`` are means: for each frame or view, a row for each of them."""
 
     @property
     def title(self) -> str:
@@ -181,7 +181,7 @@ class Bench:
         else:
             images = known.take([pair.id for pair in pairs])
         frames = None
-        if name in FRAMES:
+        if _is_numbered(name, pairs):
             pairs, images, frames = join_frames(pairs, images, FRAMES[name])
         captions = tuple(pair.captions for pair in pairs)
         flat = [caption for texts in captions for caption in texts]
@@ -191,7 +191,12 @@ class Bench:
 
     def _some(self, name: str, pairs: list[Pair]) -> list[Pair]:
         limit = self.setup.limit
-        return pairs if limit is None else pairs[: limit * FRAMES.get(name, 1)]
+        return pairs if limit is None else pairs[: limit * (FRAMES[name] if _is_numbered(name, pairs) else 1)]
+
+
+def _is_numbered(name: str, pairs: Sequence[Pair]) -> bool:
+    """Tell whether several pictures make up an item."""
+    return name in FRAMES and any("#" in pair.id for pair in pairs)
 
 
 def join_frames(pairs: Sequence[Pair], images: Vectors, count: int) -> tuple[list[Pair], Vectors, Vectors]:
