@@ -1,4 +1,4 @@
-"""Data sets that are not pictures with captions in every split: videos as frames, and a test split without captions."""
+"""Data sets that are not pictures with captions in every split: videos, x-rays, and a test split without captions."""
 
 from __future__ import annotations
 
@@ -109,3 +109,36 @@ def test_videos_and_captions_find_each_other(msrvtt: Path, encoder_folder: Path)
     to_text, to_image = row.cells[0].value, row.cells[4].value
     # four frames that count as four pictures would leave a quarter of each
     assert (to_text, to_image) == (100, pytest.approx(100, abs=15))
+
+
+@pytest.fixture
+def xrays(tmp_path: Path, pairs: list[Pair]) -> Path:
+    """A study of two equal pictures for each colour in each split, with one report."""
+    home = tmp_path / "data" / "xrays"
+    content: dict[str, list[dict[str, object]]] = {}
+    for number, split in zip(EACH, ("train", "val", "test"), strict=True):
+        for pair in of_split(pairs, number):
+            study = Path(pair.id).stem
+            (home / "images" / study).mkdir(parents=True)
+            names = [f"{study}/{view}.png" for view in range(2)]
+            for name in names:
+                shutil.copy(str(pair.image), home / "images" / name)
+            content.setdefault(split, []).append({"id": study, "report": pair.captions[0], "image_path": names})
+    (home / "annotation.json").write_text(json.dumps(content))
+    return home.parent
+
+
+def test_xrays_are_captioned_by_study_beside_the_papers_best_on_validation(xrays: Path, encoder_folder: Path) -> None:
+    options = {"maps": "OLS", "metrics": "bleu-1,cider-d", "pool": "1"}
+    setup = Setup(xrays, "xrays", f"onnx:{encoder_folder}", "none", options=options)
+    table = run_experiment("captioning", setup).tables["captioning"]
+    ours, paper = table.sections
+    assert ours.title.endswith("6 pictures")
+    nearest, consensus = (row for row in ours.rows if row.label.endswith("OLS"))
+    assert nearest.cells == consensus.cells, "of one voter both are the nearest report"
+    assert nearest.cells[-1].value > 100
+    assert paper.title == "the paper: chest x-rays validation, RN50x64, FLAN-T5-Large"
+    found = {row.label: [cell.value for cell in row.cells] for row in paper.rows}
+    assert found == {"k = 5, greedily": [30.7, 16.4], "k = 5, 0.5 x 20": [33.8, 18.2]}
+    limited = Bench(Setup(xrays, "xrays", f"onnx:{encoder_folder}", limit=2)).load("xrays", "test")
+    assert len(limited.ids) == 2

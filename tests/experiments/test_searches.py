@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from recap.datastore import Datastore
 from recap.errors import InputError
 from recap.experiments import Setup, run_experiment, write_outcome
 from recap.experiments.base import Outcome
+from recap.experiments.data import Bench, photo_number
 from recap.experiments.paper import paper_table
 from recap.experiments.search import METRICS, DrawnOnce, Search, best_k, ks, value
 from recap.experiments.searches import narratives, source_rows
@@ -208,9 +210,31 @@ def test_other_sources_are_counted_and_missing_ones_named(run: Run) -> None:
     assert alone.cells[-1].value == 0
     assert 0 < both.cells[-1].value <= 100
     notes = outcome.tables["search-sources"].notes
-    assert notes[0] == "Not in the data folder: MS-COCO, VizWiz, MSRVTT, chest x-rays."
+    assert notes[0] == "Of photographs that both data sets have, those of dev and test are left out."
+    assert notes[1] == "Not in the data folder: MS-COCO, VizWiz, MSRVTT, chest x-rays."
     with pytest.raises(InputError, match=r"dataset_coco\.json is missing"):
         run("search-sources", sources="coco", k="4")
+
+
+def test_captions_of_another_data_set_need_no_pictures_and_leak_nothing_of_the_test_photographs(
+    data: Path, encoder_folder: Path, tmp_path: Path
+) -> None:
+    """Flickr30k as Multi30k has it: text alone, and some of its photographs are Flickr8k's."""
+    home = tmp_path / "flickr30k"
+    (home / "raw").mkdir(parents=True)
+    (home / "image_splits").mkdir()
+    (home / "image_splits" / "train_images.txt").write_text("1000268201.jpg\n36979.jpg\n")
+    for number in range(1, 6):
+        lines = f"a child climbs {number}\na dog on  grass {number}\n"
+        (home / "raw" / f"train.{number}.en.gz").write_bytes(gzip.compress(lines.encode()))
+    bench = Bench(Setup(tmp_path, encoder=f"onnx:{encoder_folder}"))
+    store = bench.caption_store("flickr30k", without={photo_number("1000268201_693b08cb0e.jpg")})
+    assert sorted(row.text for row in store) == [f"a dog on grass {number}" for number in range(1, 6)]
+    assert {row.image_id for row in store} == {"36979"}
+    assert len(bench.caption_store("flickr30k")) == 10
+    (home / "raw" / "train.5.en.gz").write_bytes(gzip.compress(b"a child\n"))
+    with pytest.raises(InputError, match=r"train\.5\.en\.gz: 1 captions for 2 pictures"):
+        bench.caption_store("flickr30k")
 
 
 def test_the_papers_sources_are_its_five_rows_and_synthetic_captions_come_last() -> None:

@@ -290,7 +290,7 @@ SOURCES = {
     "Flickr8k": "Flickr8k_text.zip and Flickr8k_Dataset.zip, described at hockenmaier.cs.illinois.edu/8k-pictures.html "
     "and kept at github.com/jbrownlee/Datasets/releases/tag/Flickr8k",
     "Flickr30k": "captions: caption_datasets.zip at cs.stanford.edu/people/karpathy/deepimagesent; "
-    "pictures: shannon.cs.illinois.edu/DenotationGraph",
+    "or data/task2 of github.com/multi30k/dataset; pictures: shannon.cs.illinois.edu/DenotationGraph",
     "Localized Narratives": "google.github.io/localized-narratives",
     "MS-COCO": "captions: caption_datasets.zip at cs.stanford.edu/people/karpathy/deepimagesent; "
     "pictures: cocodataset.org",

@@ -2,9 +2,9 @@
 
 ``--option results=NAME=FILE,NAME=FILE`` adds systems from their files of captions: COCO results, or anything else that
 ``recap score`` reads. ``--option metrics=bleu,cider-d`` takes these metrics only, ``--option pictures=1000`` the first
-so many test pictures, whatever was fitted on. How captions are made is said by ``settings``, ``k``, ``temperature``,
-``samples`` and ``selection``: see ``recap.experiments.choices``. The captions of VizWiz's test split are with its
-server: what it wants to be sent is written below ``--out``, for each of our systems.
+so many test pictures, whatever was fitted on. How captions are made is said by ``settings``, ``k``, ``pool``,
+``temperature``, ``samples`` and ``selection``: see ``recap.experiments.choices``. The captions of VizWiz's test split
+are with its server: what it wants to be sent is written below ``--out``, for each of our systems.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from recap.datasets.vizwiz import write_vizwiz_submission
 from recap.errors import InputError
 from recap.experiments.base import Outcome, Setup
 from recap.experiments.captions import Study, score_cells, score_systems, unimodal_captions
-from recap.experiments.choices import SETTINGS_OPTIONS, Fitted, fit_all, unavailable_maps
+from recap.experiments.choices import PAPER_BEST, SETTINGS_OPTIONS, Fitted, fit_all, unavailable_maps
 from recap.experiments.data import TITLES, Split
 from recap.experiments.paper import paper_section, paper_table
 from recap.experiments.retrieval import fitting_times
+from recap.experiments.search import FLAN, REPORTED
 from recap.experiments.table import Column, Row, Section, Table
 from recap.metrics.registry import METRICS, parse_metrics
 from recap.metrics.report import Report
@@ -64,12 +65,7 @@ def caption_table(title: str, reports: dict[str, Report], on: str, notes: Sequen
     order = {title.replace("CLIP", family): place for place, title in enumerate(titles) for family in _FAMILIES}
     names = sorted(shown, key=lambda name: order[name])
     ours = Section(title, tuple(Row(label, cells) for label, cells in score_cells(reports, names).items()))
-    in_paper = paper_table("captioning")["sections"]
-    paper = [
-        paper_section("captioning", section, names, setting="RN50x64, FLAN-T5-Large")
-        for section in ([TITLES[on]] if TITLES[on] in in_paper else ["MS-COCO", "Flickr30k"])
-    ]
-    sections = (ours, *paper)
+    sections = (ours, *_paper_sections(on, names))
     kept = [
         place
         for place in range(len(names))
@@ -82,6 +78,22 @@ def caption_table(title: str, reports: dict[str, Report], on: str, notes: Sequen
     reasons = tuple(f"{', '.join(missing)}: {reason}." for reason, missing in first.reasons().items())
     columns = tuple(Column(names[place]) for place in kept)
     return Table("Captioning", columns, tuple(cut), ("In hundredths, MID apart.", *reasons, *notes), first="system")
+
+
+def _paper_sections(on: str, names: Sequence[str]) -> list[Section]:
+    """Return the paper's systems; of chest x-rays it has the best settings of its two searches, on validation."""
+    if on == "xrays":
+        theirs = {ours: name for name, ours in REPORTED.items()}
+        asked = [theirs.get(name, name) for name in names]
+        k, temperature, samples = PAPER_BEST[on]
+        best = {"k": (str(k), f"k = {k}, greedily")}
+        best["temperature"] = (f"{temperature} x {samples}", f"k = {k}, {temperature} x {samples}")
+        rows = {table: {row.label: row for row in paper_section(f"{table}-{on}", "", asked).rows} for table in best}
+        kept = tuple(Row(shown, rows[table][label].cells) for table, (label, shown) in best.items())
+        return [Section(f"the paper: {TITLES[on]} validation, {FLAN}", kept)]
+    in_paper = paper_table("captioning")["sections"]
+    there = [TITLES[on]] if TITLES[on] in in_paper else ["MS-COCO", "Flickr30k"]
+    return [paper_section("captioning", section, names, setting=FLAN) for section in there]
 
 
 def read_results(option: str, test: Split) -> dict[str, list[str]]:
@@ -134,7 +146,7 @@ def _file_name(label: str) -> str:
 
 def _ours(study: Study, test: Split, fitted: Sequence[Fitted]) -> Iterator[tuple[str, list[str]]]:
     """Yield the captions of every system of ours under its label."""
-    retrieving = Settings().but(seed=study.setup.seed)
+    retrieving = Settings().but(seed=study.setup.seed, pool=study.setup.number("pool", Settings().pool))
     if study.model is not None:
         yield "ReCap, UM", unimodal_captions(study, test.images)
         for item in fitted:

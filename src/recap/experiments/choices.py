@@ -17,7 +17,7 @@ from recap.settings import Settings
 WRITER = "writer"
 """Writes the captions unless ``--lm`` says otherwise: the model that packs have."""
 
-DRAWING_OPTIONS = ("k", "temperature", "samples", "selection")
+DRAWING_OPTIONS = ("k", "pool", "temperature", "samples", "selection")
 SETTINGS_OPTIONS = ("settings", *DRAWING_OPTIONS)
 
 PAPER_BEST = {
@@ -63,7 +63,7 @@ def caption_settings(setup: Setup, model: LanguageModel | None) -> Settings:
     """Return how captions are made, as ``settings_kind`` says.
 
     The paper's are OLS, the aligned cosine, and the temperature, samples and k that did best on the data set. ``k``,
-    ``temperature``, ``samples`` and ``selection`` change single ones.
+    ``pool``, ``temperature``, ``samples`` and ``selection`` change single ones.
     """
     kind, chosen = settings_kind(setup, model), Settings().but(seed=setup.seed)
     if kind == "paper":
@@ -74,7 +74,7 @@ def caption_settings(setup: Setup, model: LanguageModel | None) -> Settings:
     return chosen.but(
         k=k,
         # the paper knows no other captions than those in the prompt
-        pool=k if kind == "paper" else chosen.pool,
+        pool=setup.number("pool", k if kind == "paper" else chosen.pool),
         temperature=setup.real("temperature", chosen.decoding.temperature),
         samples=setup.number("samples", chosen.decoding.samples),
         selection=setup.option("selection", chosen.selection or "") or None,

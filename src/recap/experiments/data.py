@@ -9,7 +9,8 @@ the test split from ``coco/karpathy_test_references.json``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -150,6 +151,18 @@ class Bench:
             self._known[key] = self._encoded(name, split)
         return self._known[key]
 
+    def caption_store(self, name: str, without: Collection[str] = ()) -> Datastore:
+        """Return the training captions of a data set, whose pictures need not be there, as a datastore.
+
+        Those of some photographs are left out, by the numbers that Flickr gave them (``photo_number``).
+        """
+        pairs, _ = self.pairs(name, "train")
+        kept = {pair.id.partition("#")[0]: pair for pair in pairs if photo_number(pair.id) not in without}
+        captions = tuple(pair.captions for pair in kept.values())
+        flat = [text for texts in captions for text in texts]
+        texts = self.encoder.encode_texts(flat, progress=self.setup.progress)
+        return Split(name, tuple(kept), captions, np.empty((len(kept), 0), np.float32), texts).store(self.encoder)
+
     def measured(self, name: str) -> Split:
         """Return the split that references are needed of: test, or dev where those of test are not published."""
         test = self.load(name, "test")
@@ -197,6 +210,12 @@ class Bench:
 def _is_numbered(name: str, pairs: Sequence[Pair]) -> bool:
     """Tell whether several pictures make up an item."""
     return name in FRAMES and any("#" in pair.id for pair in pairs)
+
+
+def photo_number(name: str) -> str:
+    """Return the number that Flickr gave a photograph, from its name in Flickr8k or Flickr30k; empty without one."""
+    found = re.match(r"\d+", name)
+    return found[0] if found else ""
 
 
 def join_frames(pairs: Sequence[Pair], images: Vectors, count: int) -> tuple[list[Pair], Vectors, Vectors]:

@@ -23,7 +23,7 @@ from recap.datastore import CaptionStore, Datastore, DatastoreView
 from recap.errors import InputError
 from recap.experiments.base import Outcome, Setup, new_figure
 from recap.experiments.choices import DRAWING_OPTIONS, paper_best, paper_data, settings_note
-from recap.experiments.data import READERS, TITLES
+from recap.experiments.data import READERS, TITLES, photo_number
 from recap.experiments.paper import paper_table
 from recap.experiments.search import (
     COLUMNS,
@@ -61,6 +61,8 @@ LONG_KS = (1, 2, 3, 4, 5, 6)
 """Values of k for long texts."""
 PAPER_SOURCES = {"coco": "flickr30k,vizwiz,msrvtt"}
 """The paper's additional sources of captions."""
+SAME_PHOTOS = {"flickr8k", "flickr30k"}
+"""Two data sets that have photographs in common."""
 SYNTHETIC = "DAL"
 """Source of synthetic captions."""
 
@@ -276,10 +278,12 @@ def source_rows(others: Sequence[str]) -> list[tuple[str, ...]]:
 def _other_stores(search: Search) -> tuple[dict[str, Datastore], tuple[str, ...]]:
     """Return the captions of other sources, and a note about those that are not there."""
     setup, found, missing = search.setup, {}, []
+    notes: list[str] = []
     default = PAPER_SOURCES.get(setup.on, ",".join(name for name in READERS if name != setup.on))
     for name in setup.listed("sources", default):
+        known = _known_photos(search, name)
         try:
-            found[TITLES.get(name, name)] = search.load(name, "train").store(search.encoder)
+            found[TITLES.get(name, name)] = search.caption_store(name, without=known)
         except InputError:
             if "sources" in setup.options:
                 raise
@@ -290,7 +294,19 @@ def _other_stores(search: Search) -> tuple[dict[str, Datastore], tuple[str, ...]
         raise InputError(
             f"{setup.data} holds no other data set to take captions from: {', '.join(missing)} are missing"
         )
-    return found, ((f"Not in the data folder: {', '.join(missing)}.",) if missing else ())
+    if setup.on in SAME_PHOTOS and found.keys() & {TITLES[name] for name in SAME_PHOTOS - {setup.on}}:
+        notes.append("Of photographs that both data sets have, those of dev and test are left out.")
+    if missing:
+        notes.append(f"Not in the data folder: {', '.join(missing)}.")
+    return found, tuple(notes)
+
+
+def _known_photos(search: Search, name: str) -> set[str]:
+    """Return the photographs of dev and test that are also in another data set."""
+    on = search.setup.on
+    if {on, name} != SAME_PHOTOS:
+        return set()
+    return {photo_number(one) for split in ("dev", "test") for one in search.load(on, split).ids} - {""}
 
 
 def _synthetic_store(search: Search, pack: Path) -> Datastore:
