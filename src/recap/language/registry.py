@@ -34,6 +34,15 @@ LANGUAGE_MODELS = Registry(
             "smollm2", "SmolLM2-135M-Instruct on llama.cpp, 98 MB", alias_of="llamacpp:smollm2", licence="Apache-2.0"
         ),
         LanguageModelInfo(
+            "gemma3-270m", "Gemma-3-270M on llama.cpp, 253 MB", alias_of="llamacpp:gemma3-270m", licence="Gemma"
+        ),
+        LanguageModelInfo(
+            "qwen2.5-coder-1.5b",
+            "Qwen2.5-Coder-1.5B-Instruct on llama.cpp, 1.1 GB",
+            alias_of="llamacpp:qwen2.5-coder-1.5b",
+            licence="Apache-2.0",
+        ),
+        LanguageModelInfo(
             "llamacpp:GGUF", "any GGUF file on llama.cpp", "recap.language.llamacpp:LlamaCppModel", licence=_OTHERS
         ),
         LanguageModelInfo(
