@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
-from pathlib import Path
 from typing import TypeVar, Unpack, overload
 
 import numpy as np
@@ -20,10 +19,9 @@ from recap.encoders.inputs import is_picture, several
 from recap.errors import ImageError, InputError
 from recap.fitting.base import FittedPack
 from recap.language import write_drafts
-from recap.packs.search import PictureIndex, PictureSearch
 from recap.selection import Proposals, gather_candidates
 from recap.settings import BATCH, SettingChanges
-from recap.types import Caption, Draft, Evidence, Found, ImageLike, Prompt, Retrieved, Vectors, unit_rows
+from recap.types import Caption, Draft, Evidence, ImageLike, Prompt, Retrieved, Vectors, unit_rows
 
 KEPT_CANDIDATES = 10
 """Number of candidates that are reported with a caption."""
@@ -167,28 +165,6 @@ class ReCap(FittedPack):
             )
         found = store.search(queries, k or self.settings.k)
         return [store.evidence(*row) for row in zip(found.ids, found.similarities, strict=True)]
-
-    def index(
-        self, pictures: str | Path | Iterable[str | Path], *, cache: str | Path | None = None, progress: bool = False
-    ) -> PictureIndex:
-        """Return the pictures of a folder, or of paths, folders and glob patterns, ready to be searched by a text.
-
-        Its ``problems`` are those that cannot be read. ``cache`` is a file of vectors: with one, nothing that has not
-        changed is read again.
-        """
-        return PictureSearch.of(self).index(pictures, cache=cache, progress=progress)
-
-    def search(
-        self,
-        text: str,
-        pictures: PictureIndex | str | Path | Iterable[str | Path],
-        k: int = 20,
-        *,
-        cache: str | Path | None = None,
-    ) -> tuple[Found, ...]:
-        """Return the pictures that a text describes best, best first; what ``index`` returned or what it takes."""
-        index = pictures if isinstance(pictures, PictureIndex) else self.index(pictures, cache=cache)
-        return PictureSearch.of(self).search(text, index, k)
 
     @property
     def shorter_side(self) -> int:

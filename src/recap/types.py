@@ -133,6 +133,14 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
+class Tag:
+    """A keyword of a picture; ``score`` is from 0 to 1, and the higher the more speaks for it."""
+
+    text: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """A sentence that might become the caption.
 

@@ -16,7 +16,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image, PngImagePlugin
 
-from recap.batch.metadata import Description, iptc, read_description, write_description, xmp
+from recap.batch.metadata import (
+    Description,
+    add_keywords,
+    iptc,
+    read_description,
+    read_keywords,
+    write_description,
+    xmp,
+)
 from recap.batch.metadata.containers import Metadata, read_jpeg, write_jpeg
 from recap.errors import InputError
 
@@ -119,6 +127,18 @@ def test_writing_again_replaces_the_machines_text(picture: Path):
         assert picture.read_bytes() == data
 
 
+def test_keywords_are_added_to_those_that_are_there(picture: Path):
+    there, before = read_keywords(picture), decoded(picture)
+    write_description(picture, TEXT, generator=WHO)
+    assert add_keywords(picture, ["teddy bear", "Köln & <日本>", "teddy bear"])
+    assert read_keywords(picture) == [*there, "teddy bear", "Köln & <日本>"]
+    assert not add_keywords(picture, ["Teddy Bear"]), "it is there already"
+    assert add_keywords(picture, ["sofa"])
+    assert read_keywords(picture) == [*there, "teddy bear", "Köln & <日本>", "sofa"]
+    assert read_description(picture) == Description(TEXT, "recap 1.2 (machine)")
+    np.testing.assert_array_equal(decoded(picture)[0], before[0])
+
+
 def test_a_jpegs_compressed_picture_is_the_same(tmp_path: Path):
     path = tmp_path / "a.jpg"
     pixels().save(path, exif=Image.Exif(), comment=b"said")
@@ -179,6 +199,19 @@ def test_exiftool_reads_it_and_finds_no_fault(tmp_path: Path):
             assert after["XMP-photoshop:Instructions"] == "one\ntwo"
             assert after["XMP-dc:Subject"] == "wall"
             assert "XMP-dc:Description-de" not in after
+
+
+@needs_exiftool
+def test_exiftool_reads_keywords_and_finds_no_fault(tmp_path: Path):
+    pictures = [make(name, tmp_path) for name in FILES]
+    befores = exiftool(pictures)
+    for path in pictures:
+        add_keywords(path, ["teddy bear", "sofa"])
+    for path, before, after in zip(pictures, befores, exiftool(pictures), strict=True):
+        assert after["XMP-dc:Subject"][-2:] == ["teddy bear", "sofa"]
+        if path.suffix.startswith((".j", ".t")):
+            assert after["IPTC:Keywords"][-2:] == ["teddy bear", "sofa"]
+        assert after.get("ExifTool:Warning") == before.get("ExifTool:Warning"), path.name
 
 
 @needs_exiftool

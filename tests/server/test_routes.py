@@ -9,6 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from recap import ReCap
+from recap.batch.tags import tag
 from recap.metrics.clip import aclip_s, refaclip_s
 
 Serve = Callable[..., TestClient]
@@ -156,3 +157,11 @@ def test_the_map_keeps_the_distances_that_two_dimensions_can(serve: Serve, share
 
 def test_without_a_shared_space_there_is_no_map_before_alignment(serve: Serve, red: bytes):
     assert serve().post("/v1/map", files=image(red)).json()["unaligned"] is None
+
+
+def test_tags_are_those_of_the_library(serve: Serve, pack: Path, red: bytes):
+    answer = serve().post("/v1/tags", files=image(red), data={"min_score": 0}).json()
+    expected = tag(ReCap.from_pretrained(pack), red, min_score=0)
+    assert expected
+    assert [(item["text"], item["score"]) for item in answer["tags"]] == [(item.text, item.score) for item in expected]
+    assert serve().post("/v1/tags", files=image(red), data={"min_score": 2}).status_code == 422

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from recap import __version__
-from recap.batch.metadata import write_description
+from recap.batch.metadata import add_keywords, write_description
 from recap.batch.record import Record
 from recap.batch.report import HtmlReport
 from recap.encoders.video import is_video, read_frames
@@ -45,8 +45,11 @@ class Sidecars:
         """Write the file of one picture; where there is no caption, there is no file."""
         if not record.text:
             return
-        line = f"{self.prefix}{record.text}{self.suffix}".replace("\n", " ")
-        path = sidecar(record.path, keep_suffix=self.keep_suffix)
+        self.write(record.path, f"{self.prefix}{record.text}{self.suffix}".replace("\n", " "))
+
+    def write(self, picture: str, line: str) -> None:
+        """Write a line into the file of a picture."""
+        path = sidecar(picture, keep_suffix=self.keep_suffix)
         # a link may lead out of the folder, and a folder or a pipe is no text
         if path.is_symlink() or (path.exists() and not path.is_file()):
             self.kept += 1
@@ -131,3 +134,31 @@ class DescriptionSink:
 
     def close(self) -> None:
         """Nothing is left to do."""
+
+
+class KeywordSink:
+    """Writes keywords beside pictures, as one line with commas, and into their metadata."""
+
+    def __init__(self, *, sidecars: bool = False, metadata: bool = False, keep_original: bool = False) -> None:
+        self._sidecars = Sidecars() if sidecars else None
+        self._metadata = metadata
+        self._keep_original = keep_original
+        self.refused: list[str] = []
+        """Why pictures could not take keywords, each with its name."""
+
+    @property
+    def kept(self) -> int:
+        """Number of files with another text that were left as they are."""
+        return self._sidecars.kept if self._sidecars else 0
+
+    def add(self, path: str, names: Sequence[str]) -> None:
+        """Write the keywords of one picture; where there are none, nothing is written."""
+        if not names:
+            return
+        if self._sidecars:
+            self._sidecars.write(path, ", ".join(names))
+        if self._metadata:
+            try:
+                add_keywords(path, names, keep_original=self._keep_original)
+            except InputError as error:
+                self.refused.append(str(error))

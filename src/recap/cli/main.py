@@ -25,6 +25,7 @@ from recap.cli.score import score
 from recap.cli.search import search
 from recap.cli.serve import serve
 from recap.cli.setup import setup
+from recap.cli.tags import tags
 from recap.errors import RecapError
 
 
@@ -43,6 +44,7 @@ for command in (
     alt,
     retrieve,
     search,
+    tags,
     embed,
     fit,
     augment,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from copy import copy
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +17,9 @@ from recap.language import LanguageModel, load_language_model
 from recap.packs import folder as pack
 from recap.packs.card import About
 from recap.packs.register import Pictures
+from recap.packs.search import PictureIndex, PictureSearch
 from recap.settings import SettingChanges, Settings
+from recap.types import Found
 
 
 class Pack:
@@ -64,6 +67,28 @@ class Pack:
             twin.alignment = LinearAlignment.from_statistics(self.statistics, **params)
             twin.datastore = self.datastore.centred_by(twin.alignment.text_mean_)
         return twin
+
+    def index(
+        self, pictures: str | Path | Iterable[str | Path], *, cache: str | Path | None = None, progress: bool = False
+    ) -> PictureIndex:
+        """Return the pictures of a folder, or of paths, folders and glob patterns, ready to be searched by a text.
+
+        Its ``problems`` are those that cannot be read. ``cache`` is a file of vectors: with one, nothing that has not
+        changed is read again.
+        """
+        return PictureSearch.of(self).index(pictures, cache=cache, progress=progress)
+
+    def search(
+        self,
+        text: str,
+        pictures: PictureIndex | str | Path | Iterable[str | Path],
+        k: int = 20,
+        *,
+        cache: str | Path | None = None,
+    ) -> tuple[Found, ...]:
+        """Return the pictures that a text describes best, best first; what ``index`` returned or what it takes."""
+        index = pictures if isinstance(pictures, PictureIndex) else self.index(pictures, cache=cache)
+        return PictureSearch.of(self).search(text, index, k)
 
     def __repr__(self) -> str:
         model = self.language_model.name if self.language_model else "none"

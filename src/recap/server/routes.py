@@ -116,6 +116,15 @@ async def retrieve(request: Request, service: Here) -> schemas.RetrieveResponse:
     return schemas.RetrieveResponse(name=picture.name, aligned=form.aligned, evidence=_evidence(evidence))
 
 
+@captions_router.post("/tags", openapi_extra=describe_form(schemas.TagForm, several=False))
+async def tags(request: Request, service: Here) -> schemas.TagResponse:
+    """Find the keywords of a picture."""
+    found, form = await service.read(request, schemas.TagForm)
+    picture = forms.single_picture(found)
+    keywords = await service.run_task(request, Task(service.engine.tag, None, (form.min_score,), picture))
+    return schemas.TagResponse(name=picture.name, tags=[schemas.TagBody(**asdict(tag)) for tag in keywords])
+
+
 @captions_router.post("/score", openapi_extra=describe_form(schemas.ScoreForm, several=False))
 async def score(request: Request, service: Here) -> schemas.ScoreResponse:
     """Judge captions of a picture: aligned cosine and aCLIP-S, and RefaCLIP-S where references are given."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field
 
 from recap.alignment.mapping import METHODS
+from recap.batch.tags import TAG_SCORE
 from recap.selection import RULES
 from recap.types import UNSURE_BELOW, Caption
 
@@ -70,6 +71,12 @@ class ScoreForm(Form):
     caption: list[Text] = Field(min_length=1, max_length=50, description="Captions to judge against the picture.")
     reference: list[Text] = Field([], max_length=50, description="What people wrote about the picture.")
     method: Method | None = Field(None, description="The map from pictures to captions.")
+
+
+class TagForm(Form):
+    """Which keywords are kept."""
+
+    min_score: float = Field(TAG_SCORE, ge=0, le=1, description="Least score of a keyword.")
 
 
 class MapForm(Form):
@@ -156,6 +163,20 @@ class ScoreResponse(BaseModel):
     name: str
     method: str
     scores: list[ScoreBody]
+
+
+class TagBody(BaseModel):
+    """A keyword."""
+
+    text: str
+    score: float
+
+
+class TagResponse(BaseModel):
+    """Keywords, best first."""
+
+    name: str
+    tags: list[TagBody]
 
 
 class SearchQuery(BaseModel):

@@ -8,13 +8,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from recap.batch.tags import tag_vectors
 from recap.captioner import ReCap
 from recap.errors import InputError
 from recap.metrics.clip import aligned_s, cosines, ref_aligned_s
 from recap.packs.folder import read_own_datastore
 from recap.packs.search import PictureIndex
 from recap.server.schemas import MapBody, Point, ScoreBody
-from recap.types import Caption, Evidence, Vectors
+from recap.types import Caption, Evidence, Tag, Vectors
 
 Chart: TypeAlias = tuple[tuple[Evidence, ...], MapBody, MapBody | None]
 """The captions around a picture, and maps of them after and before alignment."""
@@ -55,6 +56,10 @@ class Engine:
         captioner = self.with_method(changes.pop("method", None))
         captioner = captioner.configured(**changes) if changes else captioner
         return captioner.caption_vectors(vectors, exclude_texts=list(exclude))
+
+    def tag(self, _: Sequence[None], vectors: Vectors, min_score: float) -> list[tuple[Tag, ...]]:
+        """Find the keywords of pictures."""
+        return tag_vectors(self.captioner, vectors, min_score=min_score)
 
     def retrieve(
         self, _: Sequence[None], vectors: Vectors, k: int, aligned: bool, method: str | None

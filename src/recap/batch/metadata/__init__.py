@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,17 +89,61 @@ def write_description(
             the true original, and stays.
         overwrite: whether a person's description may be replaced.
     """
+    writer = f"{generator} {MACHINE}"
+
+    def change(old: Metadata) -> Metadata | None:
+        there = _described(old)
+        if there and not there.machine_written and not overwrite:
+            return None
+        datasets = None if old.iptc is None else iptc.with_description(old.iptc, text, writer)
+        return Metadata(xmp.with_description(old.xmp, text, writer), datasets)
+
+    return _change(path, change, keep_original)
+
+
+def read_keywords(path: str | Path) -> list[str]:
+    """Return the keywords in a picture's metadata, those of XMP first."""
+    path = Path(path)
+    data = _content(path)
+    with _naming(path):
+        return _keywords(_format(path, data).read(data))
+
+
+def add_keywords(path: str | Path, names: Sequence[str], *, keep_original: bool = False) -> bool:
+    """Add keywords to those of a picture, in XMP ``dc:subject`` and IPTC ``Keywords``; say whether any was new.
+
+    None is ever taken away: the standards have no place to say who chose a keyword. ``path`` and ``keep_original`` are
+    as for ``write_description``.
+    """
+
+    def change(old: Metadata) -> Metadata | None:
+        there = _keywords(old)
+        known = {name.casefold() for name in there}
+        new = [name for name in dict.fromkeys(names) if name.casefold() not in known]
+        if not new:
+            return None
+        datasets = None if old.iptc is None else iptc.with_keywords(old.iptc, [*there, *new])
+        return Metadata(xmp.with_keywords(old.xmp, [*there, *new]), datasets)
+
+    return _change(path, change, keep_original)
+
+
+def _keywords(metadata: Metadata) -> list[str]:
+    found = xmp.keywords(metadata.xmp) if metadata.xmp.strip(b"\0 \r\n\t") else []
+    found += iptc.keywords(metadata.iptc) if metadata.iptc else []
+    return list(dict.fromkeys(found))
+
+
+def _change(path: str | Path, change: Callable[[Metadata], Metadata | None], keep_original: bool) -> bool:
+    """Replace the metadata of a picture by what ``change`` makes of them; say whether that was anything."""
     path = Path(os.path.realpath(path))
     data = _content(path)
     form = _format(path, data)
     with _naming(path):
-        old = form.read(data)
-        there = _described(old)
-        if there and not there.machine_written and not overwrite:
+        changed = change(form.read(data))
+        if changed is None:
             return False
-        writer = f"{generator} {MACHINE}"
-        datasets = None if old.iptc is None else iptc.with_description(old.iptc, text, writer)
-        new = form.write(data, Metadata(xmp.with_description(old.xmp, text, writer), datasets))
+        new = form.write(data, changed)
     backup = path.with_name(path.name + BACKUP_SUFFIX)
     if keep_original and not backup.exists():
         _put(backup, data, like=path)

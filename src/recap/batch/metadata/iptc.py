@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from recap.errors import InputError
 
 _UTF8 = b"\x1b%G"
-_CHARSET, _VERSION, _CAPTION, _WRITER = (1, 90), (2, 0), (2, 120), (2, 122)
-_LIMITS = {_CAPTION: 2000, _WRITER: 32}
+_CHARSET, _VERSION, _KEYWORD, _CAPTION, _WRITER = (1, 90), (2, 0), (2, 25), (2, 120), (2, 122)
+_LIMITS = {_KEYWORD: 64, _CAPTION: 2000, _WRITER: 32}
 _DATASETS, _DIGEST = 1028, 1061
 
 Dataset = tuple[tuple[int, int], bytes]
@@ -33,13 +33,30 @@ def description(data: bytes) -> tuple[str, str]:
 
 def with_description(data: bytes, text: str, writer: str) -> bytes:
     """Return IIM datasets with another caption; letters and length as far as the old standard can hold them."""
-    datasets = [item for item in _datasets(data) if item[0] not in (_CAPTION, _WRITER)]
+    return _with_values(data, [(_CAPTION, text), (_WRITER, writer)])
+
+
+def keywords(data: bytes) -> list[str]:
+    """Return the keywords of IIM datasets."""
+    datasets = list(_datasets(data))
+    return [value.decode(_codec(datasets), "replace").strip("\0 \r\n") for key, value in datasets if key == _KEYWORD]
+
+
+def with_keywords(data: bytes, names: Sequence[str]) -> bytes:
+    """Return IIM datasets with other keywords."""
+    return _with_values(data, [(_KEYWORD, name) for name in names])
+
+
+def _with_values(data: bytes, values: Sequence[tuple[tuple[int, int], str]]) -> bytes:
+    """Return datasets in which these take the place of those with the same numbers."""
+    replaced = {key for key, _ in values}
+    datasets = [item for item in _datasets(data) if item[0] not in replaced]
     if all(value.isascii() for key, value in datasets if key[0] == 2) and _CHARSET not in dict(datasets):
         datasets.append((_CHARSET, _UTF8))
     if _VERSION not in dict(datasets):
         datasets.append((_VERSION, b"\0\4"))
     codec = _codec(datasets)
-    for key, value in ((_CAPTION, text), (_WRITER, writer)):
+    for key, value in values:
         # a letter that the limit cuts in two is left out
         cut = value.encode(codec, "replace")[: _LIMITS[key]].decode(codec, "ignore")
         datasets.append((key, cut.encode(codec)))

@@ -7,6 +7,7 @@ expat says where the old values stand, they are cut out, and the new ones are pu
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any
@@ -21,6 +22,7 @@ _LANG = "http://www.w3.org/XML/1998/namespace lang"
 _ABOUT = f"{_RDF} about"
 _TEXT = f"{_DC} description"
 _WRITER = f"{_PHOTOSHOP} CaptionWriter"
+_KEYWORDS = f"{_DC} subject"
 _PADDING = re.compile(rb"\s+(?=<\?xpacket end)")
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _EMPTY = (
@@ -39,6 +41,8 @@ class _Reading:
     about: str = ""
     old: list[tuple[int, int]] = field(default_factory=list)
     """From where to where the old values stand."""
+    keywords: list[str] = field(default_factory=list)
+    old_keywords: list[tuple[int, int]] = field(default_factory=list)
     end: int | None = None
     """Where ``</rdf:RDF>`` begins."""
 
@@ -52,18 +56,41 @@ def description(packet: bytes) -> tuple[str, str]:
 
 def with_description(packet: bytes | None, text: str, writer: str) -> bytes:
     """Return a packet that describes the picture with ``text``, in place of the descriptions it had."""
+    packet, reading = _opened(packet)
+    return _replaced(packet, reading, reading.old, _properties(text, writer))
+
+
+def keywords(packet: bytes) -> list[str]:
+    """Return the keywords of a packet."""
+    return _read(packet).keywords
+
+
+def with_keywords(packet: bytes | None, names: Sequence[str]) -> bytes:
+    """Return a packet with these keywords in place of those it had."""
+    packet, reading = _opened(packet)
+    items = "".join(f"<rdf:li>{_escaped(name)}</rdf:li>" for name in names)
+    bag = f"<dc:subject><rdf:Bag>{items}</rdf:Bag></dc:subject>".encode()
+    return _replaced(packet, reading, reading.old_keywords, bag)
+
+
+def _opened(packet: bytes | None) -> tuple[bytes, _Reading]:
+    """Return a packet as it is written from now on, and what it says; a new one where there is nothing to keep."""
     packet = _as_utf8(packet) if packet and packet.strip(b"\0\r\n\t ") else _EMPTY.encode()
     reading = _read(packet)
-    if reading.end is None:  # <rdf:RDF/>, or no RDF at all: there is nothing to keep
-        return with_description(None, text, writer)
+    # <rdf:RDF/>, or no RDF at all
+    return _opened(None) if reading.end is None else (packet, reading)
+
+
+def _replaced(packet: bytes, reading: _Reading, old: Sequence[tuple[int, int]], properties: bytes) -> bytes:
+    """Return a packet in which the old values are cut out and new ones put in before the end."""
     parts, done = [], 0
-    for start, end in sorted(reading.old):
+    for start, end in sorted(old):
         parts.append(packet[done:start])
         done = end
     opening, closing = _frame(reading.about)
     # what an earlier description leaves behind would otherwise grow with each new one
     before = b"".join([*parts, packet[done : reading.end]]).replace(opening + closing, b"")
-    return b"".join([before, opening, _properties(text, writer), closing, packet[reading.end :]])
+    return b"".join([before, opening, properties, closing, packet[reading.end :]])
 
 
 def without_padding(packet: bytes) -> bytes:
@@ -80,11 +107,15 @@ def _frame(about: str) -> tuple[bytes, bytes]:
 
 
 def _properties(text: str, writer: str) -> bytes:
-    text, writer = (escape(_NOT_XML.sub("", value), quote=False) for value in (text, writer))
+    text, writer = _escaped(text), _escaped(writer)
     return (
         f'<dc:description><rdf:Alt><rdf:li xml:lang="x-default">{text}</rdf:li></rdf:Alt></dc:description>'
         f"<photoshop:CaptionWriter>{writer}</photoshop:CaptionWriter>"
     ).encode()
+
+
+def _escaped(text: str) -> str:
+    return escape(_NOT_XML.sub("", text), quote=False)
 
 
 def _as_utf8(packet: bytes) -> bytes:
@@ -166,6 +197,12 @@ class _Reader:
                 self.reading.texts.setdefault(self._language, said)
             if self._is_property():
                 self.reading.old.append((self._start, self._packet.index(b">", place) + 1))
+        elif own == _KEYWORDS:
+            said = "".join(self._said).strip()
+            if name == f"{_RDF} li" and said:
+                self.reading.keywords.append(said)
+            if self._is_property():
+                self.reading.old_keywords.append((self._start, self._packet.index(b">", place) + 1))
         elif name == f"{_RDF} RDF" and self._packet.startswith(b"</", place):
             self.reading.end = place
         self._said.clear()

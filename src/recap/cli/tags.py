@@ -1,0 +1,103 @@
+"""``recap tags``: keywords of pictures."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from recap.cli.options import (
+    find_pictures,
+    lm_option,
+    load_captioner,
+    pack_options,
+    print_csv,
+    print_json,
+    printable,
+    warn,
+)
+
+if TYPE_CHECKING:
+    from recap.types import Tag
+
+
+@click.command()
+@click.argument("inputs", nargs=-1, required=True, metavar="PICTURE...")
+@pack_options
+@lm_option("Language model, such as writer or none; what it writes counts as much as what is retrieved.")
+@click.option(
+    "--min-score",
+    type=click.FloatRange(0, 1),
+    default=0.5,
+    show_default=True,
+    help="Least score of a keyword; lower for more.",
+)
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["table", "json", "csv"]),
+    default="table",
+    show_default=True,
+    help="What is printed: json has one object a line, csv one row a keyword.",
+)
+@click.option("--sidecars", is_flag=True, help="Write them into a .txt file beside each picture, if there is none.")
+@click.option("--metadata", is_flag=True, help="Add them to the keywords inside the pictures (XMP, IPTC).")
+@click.option("--keep-originals", is_flag=True, help="With --metadata: keep a copy of each file as it was.")
+def tags(
+    inputs: tuple[str, ...],
+    pack: str,
+    device: str,
+    language_model: str | None,
+    min_score: float,
+    kind: str,
+    sidecars: bool,
+    metadata: bool,
+    keep_originals: bool,
+) -> None:
+    """Find keywords for pictures, with a score from 0 to 1 each.
+
+    PICTURE is a picture, a folder (searched through), a glob pattern, or - for a list of paths on standard input.
+    Prints PATH<tab>KEYWORD, KEYWORD ... A picture that cannot be read is named on standard error, and the
+    exit code is 1.
+    """
+    if keep_originals and not metadata:
+        raise click.UsageError("--keep-originals goes with --metadata")
+    from recap.batch.sidecars import KeywordSink, find_collisions
+    from recap.batch.tags import tag_each
+    from recap.errors import ImageError
+
+    paths = find_pictures(inputs)
+    if not paths:
+        raise click.UsageError("there is no picture in " + ", ".join(inputs))
+    refused = find_collisions(paths) if sidecars else {}
+    captioner = load_captioner(pack, device, language_model)
+    sink = KeywordSink(sidecars=sidecars, metadata=metadata, keep_original=keep_originals)
+    failed = 0
+    rows: list[dict[str, object]] = []
+    for path, found in zip(paths, tag_each(captioner, paths, min_score=min_score), strict=True):
+        if isinstance(found, ImageError) or path in refused:
+            warn(found if isinstance(found, ImageError) else refused[path])
+            failed += 1
+            continue
+        sink.add(path, [tag.text for tag in found])
+        if kind == "csv":
+            rows += [{"path": path, "keyword": tag.text, "score": tag.score} for tag in found]
+        else:
+            _print(path, found, kind)
+    if kind == "csv":
+        print_csv(rows, ("path", "keyword", "score"))
+    for reason in sink.refused:
+        warn(reason)
+    if sink.kept:
+        warn(f"{sink.kept} .txt files with another text were left as they are")
+    if failed or sink.refused:
+        sys.exit(1)
+
+
+def _print(path: str, found: tuple[Tag, ...], kind: str) -> None:
+    if kind == "json":
+        print_json({"path": path, "tags": [asdict(tag) for tag in found]})
+    else:
+        click.echo(f"{printable(path)}\t{printable(', '.join(tag.text for tag in found))}")
