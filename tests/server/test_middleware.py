@@ -58,7 +58,7 @@ def test_the_schema_declares_keys_where_they_are_needed(serve: Serve):
     assert kinds == {("http", "bearer"), ("apiKey", None)}
     for path, operations in schema["paths"].items():
         for operation in operations.values():
-            assert ("security" in operation) == path.startswith(("/v1/", "/metrics")), path
+            assert ("security" in operation) == path.startswith(("/v1/", "/api/", "/metrics")), path
     assert "securitySchemes" not in serve().get("/openapi.json").json()["components"]
 
 

@@ -78,7 +78,7 @@ def tags(
     rows: list[dict[str, object]] = []
     for path, found in zip(paths, tag_each(captioner, paths, min_score=min_score), strict=True):
         if isinstance(found, ImageError) or path in refused:
-            warn(found if isinstance(found, ImageError) else refused[path])
+            warn(found if isinstance(found, ImageError) else f"{path}: {refused[path]}")
             failed += 1
             continue
         sink.add(path, [tag.text for tag in found])

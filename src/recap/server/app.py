@@ -22,6 +22,7 @@ from recap.server.metrics import Metrics, Observer
 from recap.server.middleware import BEARER, KEY_HEADER, BodyLimits, Guard, SecurityHeaders, TrustedHosts
 from recap.server.problems import HANDLERS
 from recap.server.routes import captions_router, health_router, metrics_router, packs_router, page_router
+from recap.server.routes_chat import chat_router
 from recap.server.routes_datastore import datastore_router
 from recap.server.routes_search import search_router
 from recap.server.service import Service
@@ -89,7 +90,7 @@ def create_app(captioner: ReCap, config: ServerConfig | None = None) -> FastAPI:
     app.state.service = Service(chosen, Engine(captioner, index), batcher, metrics, fetcher)
     # checked by the guard, before a body is read; declared here, so that clients know
     keys = [Security(BEARER), Security(KEY_HEADER)] if chosen.api_keys else []
-    for router in (captions_router, search_router, datastore_router, packs_router, metrics_router):
+    for router in (captions_router, chat_router, search_router, datastore_router, packs_router, metrics_router):
         app.include_router(router, dependencies=keys)
     for router in (health_router, page_router):
         app.include_router(router)

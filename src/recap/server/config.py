@@ -15,6 +15,8 @@ MIN_KEY = 16
 """Fewest characters of a key."""
 MAX_JSON = 256 * 1024
 """Bytes of a body that is no form: a hundred captions of a thousand characters, and room to spare."""
+MAX_JSON_PARTS = 20_000
+"""Commas and brackets of a json body: pictures are a few long texts, and many small values take much memory."""
 MAX_FIELDS = 400
 """Fields of a form."""
 MAX_FIELD_BYTES = 16 * 1024

@@ -7,6 +7,8 @@ stay in memory: the parser below is the one of Starlette, except that nothing is
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import re
 import sys
 import warnings
@@ -24,7 +26,7 @@ from recap.encoders.fetching import Fetcher, Take
 from recap.encoders.images import decoded_pixels, formats, open_picture
 from recap.errors import ImageError
 from recap.server.batching import Picture
-from recap.server.config import MAX_FIELD_BYTES, MAX_FIELDS, MAX_NAME, ServerConfig
+from recap.server.config import MAX_FIELD_BYTES, MAX_FIELDS, MAX_JSON_PARTS, MAX_NAME, ServerConfig
 from recap.server.problems import Problem
 from recap.server.schemas import Form
 
@@ -46,7 +48,7 @@ class Received:
 
     files: list[tuple[str, bytes]] = field(repr=False)
     urls: list[str]
-    fields: dict[str, list[str]]
+    fields: dict[str, list[Any]]
 
 
 def decoding_cost(picture: Image.Image, content: bytes | None = None) -> int:
@@ -86,11 +88,60 @@ def shown_name(name: str | None, number: int) -> str:
     return printable[:MAX_NAME] or f"picture {number + 1}"
 
 
-async def parse_form(request: Request, config: ServerConfig) -> Received:
-    """Read a form."""
+async def parse_body(request: Request, config: ServerConfig) -> Received:
+    """Read a form, a json body with pictures in base64, or a picture as it is with its settings in the address."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "multipart/form-data":
-        raise Problem(415, "send a form: multipart/form-data with the pictures in the field 'image'")
+    if kind == "multipart/form-data":
+        return await _parse_form(request, config)
+    if kind == "application/json":
+        return await _parse_json(request)
+    if kind.startswith("image/") or kind == "application/octet-stream":
+        query = request.query_params
+        fields = {name: query.getlist(name) for name in query}
+        return Received([(shown_name("", 0), await request.body())], [], fields)
+    raise Problem(
+        415, "send a form (multipart/form-data, pictures in the field 'image'), json with base64, or a picture as it is"
+    )
+
+
+async def read_json(request: Request) -> Any:
+    """Return the json of a body, parsed beside the loop that serves everybody."""
+    body = await request.body()
+    if sum(body.count(sign) for sign in (b",", b"{", b"[")) > MAX_JSON_PARTS:
+        raise Problem(413, "the json has too many parts")
+    try:
+        return await asyncio.to_thread(json.loads, body)
+    except (ValueError, RecursionError) as error:
+        raise Problem(400, "the body is no json") from error
+
+
+def decode_base64(text: Any, number: int) -> bytes:
+    """Return the bytes of a picture in base64, with or without the beginning of a ``data:`` address."""
+    try:
+        head, comma, data = text.partition(",") if text.startswith("data:") else ("", "", text)
+        if head and not (comma and head.endswith(";base64")):
+            raise ValueError("not base64")
+        return base64.b64decode(data, validate=True)
+    except (AttributeError, ValueError) as error:
+        raise Problem(422, f"picture {number + 1} is not a text in base64") from error
+
+
+async def _parse_json(request: Request) -> Received:
+    values = await read_json(request)
+    if not isinstance(values, dict):
+        raise Problem(422, f"the json must be an object with the picture in '{IMAGE}'")
+    pictures, urls = (_listed(values.pop(name, [])) for name in (IMAGE, URL))
+    files = [(shown_name("", number), decode_base64(text, number)) for number, text in enumerate(pictures)]
+    if not all(isinstance(url, str) for url in urls):
+        raise Problem(422, f"'{URL}' must be a text or several")
+    return Received(files, urls, {name: _listed(value) for name, value in values.items() if value is not None})
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+async def _parse_form(request: Request, config: ServerConfig) -> Received:
     parser = MemoryParser(
         request.headers,
         request.stream(),
@@ -125,7 +176,7 @@ def parse_settings(received: Received, form: type[AnyForm]) -> AnyForm:
         known = form.model_fields.get(name)
         if known is None or _is_list(known.annotation):
             values[name] = given
-        elif len(given) > 1:
+        elif len(given) != 1:
             raise Problem(422, f"{name}: given {len(given)} times")
         else:
             values[name] = given[0]

@@ -37,8 +37,14 @@ HEADERS = {
     "X-Frame-Options": "DENY",
 }
 
-PROTECTED = ("/v1/", "/metrics")
+PROTECTED = ("/v1/", "/api/", "/metrics")
 """Paths that need a key where keys are configured; the rest is the page, its documentation and health."""
+
+WITH_PICTURES = (
+    *(f"/v1/{name}" for name in ("caption", "caption/stream", "retrieve", "tags", "score", "map", "chat/completions")),
+    *("/api/generate", "/api/chat"),
+)
+"""Paths whose body may be json with pictures in it; it is parsed outside of the loop that serves everybody."""
 
 BEARER = HTTPBearer(auto_error=False, description="A key of the service.")
 KEY_HEADER = APIKeyHeader(name="X-API-Key", auto_error=False, description="The same key, in a header of its own.")
@@ -77,7 +83,7 @@ class SecurityHeaders:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers.update(HEADERS)
-                if scope["path"].startswith("/v1/"):
+                if scope["path"].startswith(("/v1/", "/api/")):
                     headers["Cache-Control"] = "no-store"
             await send(message)
 
@@ -100,7 +106,7 @@ class TrustedHosts:
         async def refuse(message: Message) -> None:
             if message["type"] == "http.response.start":
                 problem = Problem(403, "this service does not answer to that name; recap serve --host-name allows it")
-                await problem.response()(scope, receive, send)
+                await problem.response(scope["path"])(scope, receive, send)
 
         await TrustedHostMiddleware(pass_on, self._hosts, www_redirect=False)(scope, receive, refuse)
 
@@ -115,7 +121,7 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or say why not; the body is not read before."""
         problem = await self._refusal(Request(scope)) if scope["type"] == "http" else None
-        await (problem.response() if problem else self.app)(scope, receive, send)
+        await (problem.response(scope["path"]) if problem else self.app)(scope, receive, send)
 
     async def _refusal(self, request: Request) -> Problem | None:
         origin = request.headers.get("origin")
@@ -204,13 +210,14 @@ class BodyLimits:
             await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        # pictures come in forms; anything else is parsed as a whole, in the loop that serves everybody
-        is_form = headers.get("content-type", "").lower().startswith("multipart/")
-        limit = self._config.max_body if is_form else min(self._config.max_body, MAX_JSON)
+        # a form is parsed part by part, a picture not at all, and a json body only where pictures are expected in one
+        kind = headers.get("content-type", "").lower()
+        has_pictures = kind.startswith(("multipart/", "image/")) or scope["path"] in WITH_PICTURES
+        limit = self._config.max_body if has_pictures else min(self._config.max_body, MAX_JSON)
         too_large = Problem(413, f"the request is over the limit of {limit} bytes")
         length = headers.get("content-length", "")
         if length.isdigit() and int(length) > limit:
-            await too_large.response()(scope, receive, send)
+            await too_large.response(scope["path"])(scope, receive, send)
             return
         seconds, size, complete = self._config.body_timeout, 0, False
         deadline = asyncio.get_running_loop().time() + seconds

@@ -59,10 +59,15 @@ class Problem(HTTPException):
         }
         return body if self.errors is None else {**body, "errors": self.errors}
 
-    def response(self) -> Response:
-        """Return the response."""
+    def response(self, path: str = "") -> Response:
+        """Return the response; clients of OpenAI and Ollama look for the sentence under ``error``."""
+        values = self.as_dict()
+        if path.startswith("/api/"):
+            values["error"] = self.detail
+        elif path.startswith(("/v1/chat/", "/v1/models")):
+            values["error"] = {"message": self.detail, "type": values["title"], "param": None, "code": None}
         # ASCII only: texts from a request may hold what UTF-8 has no form for
-        body = json.dumps(self.as_dict(), ensure_ascii=True).encode()
+        body = json.dumps(values, ensure_ascii=True).encode()
         return Response(body, self.status_code, headers=self.headers, media_type=MEDIA_TYPE)
 
 
@@ -88,17 +93,17 @@ async def answer(request: Request, error: Exception) -> Response:
     if isinstance(error, ClientDisconnect):
         return Response(status_code=CLIENT_GONE)
     if isinstance(error, RequestValidationError | ValidationError):
-        return validation_problem(error).response()
+        return validation_problem(error).response(request.url.path)
     if isinstance(error, RecapError):
         problem = Problem.of(error)
         if problem.status_code >= 500:
             logger.error("%s: %s", type(error).__name__, error)
-        return problem.response()
+        return problem.response(request.url.path)
     if isinstance(error, Problem):
-        return error.response()
+        return error.response(request.url.path)
     if isinstance(error, HTTPException):
-        return Problem(error.status_code, str(error.detail), headers=error.headers).response()
-    return Problem(500, "something went wrong inside the service; its log says what").response()
+        return Problem(error.status_code, str(error.detail), headers=error.headers).response(request.url.path)
+    return Problem(500, "something went wrong inside the service; its log says what").response(request.url.path)
 
 
 HANDLERS: dict[int | type[Exception], Any] = dict.fromkeys(

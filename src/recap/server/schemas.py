@@ -30,6 +30,7 @@ class ProblemBody(BaseModel):
     status: int
     detail: str
     errors: list[dict[str, str]] | None = None
+    error: str | dict[str, str | None] | None = Field(None, description="The same for clients of other services.")
 
 
 class Form(BaseModel):

@@ -116,7 +116,7 @@ class Service:
 
     async def read(self, request: Request, form: type[AnyForm]) -> tuple[list[Picture | ImageError], AnyForm]:
         """Return the pictures and the settings of a request."""
-        received = await forms.parse_form(request, self.config)
+        received = await forms.parse_body(request, self.config)
         settings = forms.parse_settings(received, form)
         return await forms.read_pictures(received, self.config, self.fetcher, request.scope[ACCOUNT].take), settings
 
@@ -152,4 +152,11 @@ def describe_form(form: type[Form], *, several: bool) -> dict[str, Any]:
         if "anyOf" in value:
             value.update(next(kind for kind in value.pop("anyOf") if kind.get("type") != "null"))
             value.pop("default", None)
-    return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": schema}}}}
+    encoded = {"type": "string", "format": "byte", "description": "A picture in base64."}
+    fields = {**schema["properties"], forms.IMAGE: {**listed, "items": encoded}}
+    content = {
+        "multipart/form-data": {"schema": schema},
+        "application/json": {"schema": {**schema, "properties": fields}},
+        "application/octet-stream": {"schema": picture},
+    }
+    return {"requestBody": {"required": True, "content": content}}

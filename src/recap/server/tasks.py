@@ -84,6 +84,19 @@ class Engine:
         rows = self.captioner.alignment.transform_texts(self.captioner.encoder.encode_texts(list(texts)))
         return [self.index.rank(row, k) for row in rows]
 
+    def judge(self, texts: Sequence[str], vectors: Vectors) -> list[float]:
+        """Say how probably captions are right: calibrated, or by how many of the retrieved captions fit no better."""
+        captioner = self.captioner
+        scores = self.score([((text,), ()) for text in texts], vectors, None)
+        evidence = captioner.retrieve_vectors(vectors, captioner.settings.pool)
+        chances = []
+        for text, (score,), items in zip(texts, scores, evidence, strict=True):
+            if captioner.calibration is not None:
+                chances.append(captioner.calibration.confidence(text, score.cosine, items))
+            else:
+                chances.append(sum(score.cosine >= item.similarity for item in items) / max(1, len(items)))
+        return chances
+
     def chart(self, _: Sequence[None], vectors: Vectors, k: int, method: str | None) -> list[Chart]:
         """Draw each picture among the captions nearest to it."""
         captioner = self.with_method(method)
