@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -62,9 +63,25 @@ def test_the_documentation_loads_nothing_from_elsewhere(serve: Serve):
     client = serve()
     page = client.get("/docs")
     assert page.status_code == 200
-    assert "/v1/caption" in page.text
-    assert "src=" not in page.text
-    assert "http" not in page.text.replace("https://json-schema", "")
+    assert "//" not in page.text
+    for address in re.findall(r'(?:src|href)="([^"]+)"', page.text):
+        assert client.get(f"/{address}").status_code == 200, address
+    described = client.get("/openapi.json").json()
+    assert "curl -F image=@cat.jpg" in described["info"]["description"]
+    form = described["paths"]["/v1/caption"]["post"]["requestBody"]["content"]["multipart/form-data"]["schema"]
+    assert {"image", "k", "temperature", "exclude"} <= form["properties"].keys()
+    assert client.get("/static/swagger/core.py").status_code == 404
+
+
+def test_head_is_get_without_a_body(serve: Serve):
+    client = serve()
+    for path in ("/", "/docs", "/healthz", "/readyz", "/v1/packs", "/v1/models", "/metrics", "/static/page.js"):
+        head, whole = client.head(path), client.get(path)
+        assert head.status_code == 200
+        assert head.content == b""
+        assert head.headers["content-type"] == whole.headers["content-type"]
+    assert client.head("/v1/caption").status_code == 405
+    assert client.head("/made/up").status_code == 404
 
 
 def test_when_the_application_has_ended_it_is_not_ready(pack: Path):

@@ -112,7 +112,7 @@ def test_errors_are_problems(serve: Serve):
     for answer, status in (
         (client.get("/nothing"), 404),
         (client.get("/v1/caption"), 405),
-        (client.post("/v1/caption", content=b"x", headers={"Content-Type": "image/png"}), 415),
+        (client.post("/v1/caption", content=b"x", headers={"Content-Type": "text/plain"}), 415),
         (client.post("/v1/caption", content=b"x", headers={"Content-Type": "multipart/form-data"}), 400),
         (client.post("/v1/caption", data={"k": 3}, files={"other": b"x"}), 422),
     ):
@@ -237,3 +237,21 @@ def test_a_body_that_does_not_arrive_in_time_is_given_up(serve: Serve):
     asyncio.run(app({**scope, "headers": headers, "scheme": "http", "server": ("localhost", 80)}, receive, send))
     assert sent[0]["status"] == 408
     assert b"did not arrive within 0.05 seconds" in b"".join(message.get("body", b"") for message in sent[1:])  # type: ignore[misc]
+
+
+def test_pages_of_named_origins_may_use_the_service(serve: Serve):
+    client = serve(cors=("https://photos.example",), api_keys=(KEY,))
+    ours, other = {"Origin": "https://photos.example"}, {"Origin": "https://evil.example"}
+    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}
+    allowed = client.options("/v1/caption", headers={**ours, **asked})
+    assert allowed.status_code == 200
+    assert allowed.headers["access-control-allow-origin"] == "https://photos.example"
+    assert "access-control-allow-origin" not in client.options("/v1/caption", headers={**other, **asked}).headers
+    answer = client.get("/v1/packs", headers={**ours, "X-API-Key": KEY})
+    assert answer.status_code == 200
+    assert answer.headers["access-control-allow-origin"] == "https://photos.example"
+    assert "access-control-allow-credentials" not in answer.headers
+    refused = client.get("/v1/packs", headers=ours)
+    assert refused.status_code == 401
+    assert refused.headers["access-control-allow-origin"] == "https://photos.example", "so that the page can read why"
+    assert client.get("/v1/packs", headers={**other, "X-API-Key": KEY}).status_code == 403

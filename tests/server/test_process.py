@@ -168,3 +168,10 @@ def test_options_become_a_configuration(pack: Path, tmp_path: Path):
             configure("builtin" if "editable" in options else str(pack), "localhost", **options)
     with pytest.raises(InputError, match="--insecure"):
         configure("builtin", "0.0.0.0")
+
+
+def test_origins_are_checked():
+    assert configure("builtin", "localhost", cors=("https://Photos.Example",)).cors == ("https://photos.example",)
+    for origin, reason in (("*", "every page"), ("photos.example", "a scheme and a host"), ("https://a/b", "a scheme")):
+        with pytest.raises(InputError, match=reason):
+            configure("builtin", "localhost", cors=(origin,))

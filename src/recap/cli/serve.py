@@ -36,6 +36,12 @@ limit_options = combine(
 @click.option("--allow-urls", is_flag=True, help="Fetch pictures by address, never from a private network.")
 @click.option("--editable", is_flag=True, help="Let users look at the datastore and change it, in memory.")
 @click.option("--save-edits", is_flag=True, help="With --editable: change the pack's folder too.")
+@click.option(
+    "--cors",
+    multiple=True,
+    metavar="ORIGIN",
+    help="Let pages of this origin use the service, such as https://photos.example; may be given several times.",
+)
 @click.option("--search", type=FOLDER, help="Let users search the pictures of this folder by a text, and see them.")
 @limit_options
 def serve(pack: str, device: str, language_model: str | None, host: str, port: int, **options: Any) -> None:

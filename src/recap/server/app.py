@@ -9,6 +9,7 @@ from functools import partial
 
 from fastapi import FastAPI, Security
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 
 from recap import __version__
 from recap.captioner import ReCap
@@ -19,7 +20,7 @@ from recap.packs.search import default_cache
 from recap.server.batching import Batcher
 from recap.server.config import DECODER_MEMORY, FETCH_SECONDS, MAX_DECODERS, PIXEL_MEMORY, ServerConfig
 from recap.server.metrics import Metrics, Observer
-from recap.server.middleware import BEARER, KEY_HEADER, BodyLimits, Guard, SecurityHeaders, TrustedHosts
+from recap.server.middleware import BEARER, KEY_HEADER, BodyLimits, Guard, HeadRequests, SecurityHeaders, TrustedHosts
 from recap.server.problems import HANDLERS
 from recap.server.routes import captions_router, health_router, metrics_router, packs_router, page_router
 from recap.server.routes_chat import chat_router
@@ -30,7 +31,20 @@ from recap.server.tasks import Engine
 
 logger = logging.getLogger("recap.server")
 
-DESCRIPTION = "Captions for pictures, with their evidence, and scores for captions. Errors are problem+json."
+DESCRIPTION = """Captions for pictures, with their evidence, and scores for captions. Errors are problem+json.
+
+```sh
+curl -F image=@cat.jpg localhost:8000/v1/caption
+curl -H 'Content-Type: image/jpeg' --data-binary @cat.jpg 'localhost:8000/v1/caption?k=5'
+curl -N -F image=@cat.jpg -F image=@dog.jpg localhost:8000/v1/caption/stream
+curl -F image=@cat.jpg localhost:8000/v1/tags
+curl -F image=@cat.jpg -F caption='a cat on a sofa' localhost:8000/v1/score
+curl --json '{"text": "two dogs in the snow"}' localhost:8000/v1/search
+curl --json '{"messages": [{"role": "user", "content": "What can you do?"}]}' localhost:8000/v1/chat/completions
+```
+
+Where the service has keys, add `-H 'Authorization: Bearer KEY'`; here, use the button *Authorize*.
+"""
 
 
 def create_app(captioner: ReCap, config: ServerConfig | None = None) -> FastAPI:
@@ -76,8 +90,10 @@ def create_app(captioner: ReCap, config: ServerConfig | None = None) -> FastAPI:
             Middleware(Observer, metrics=metrics),
             Middleware(SecurityHeaders),
             Middleware(TrustedHosts, hosts=chosen.hosts),
-            Middleware(Guard, keys=chosen.api_keys),
+            *_cors(chosen.cors),
+            Middleware(Guard, keys=chosen.api_keys, origins=chosen.cors),
             Middleware(BodyLimits, config=chosen, metrics=metrics),
+            Middleware(HeadRequests),
         ],
     )
     app.state.stopping = False
@@ -95,6 +111,21 @@ def create_app(captioner: ReCap, config: ServerConfig | None = None) -> FastAPI:
     for router in (health_router, page_router):
         app.include_router(router)
     return app
+
+
+def _cors(origins: tuple[str, ...]) -> list[Middleware]:
+    """Return what tells browsers whose pages may use the service; without it they assume none."""
+    if not origins:
+        return []
+    return [
+        Middleware(
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=["GET", "HEAD", "POST", "DELETE"],
+            allow_headers=["Authorization", "Content-Type", "X-API-Key"],
+            expose_headers=["Retry-After"],
+        )
+    ]
 
 
 def _decoder(config: ServerConfig) -> ApartDecoder:

@@ -71,6 +71,8 @@ class ServerConfig:
     """Whether pictures are decoded in processes of their own, with a limit on their memory."""
     api_keys: tuple[str, ...] = ()
     """Any of these opens the service; none leaves it open."""
+    cors: tuple[str, ...] = ()
+    """Origins whose pages may use the service, such as ``https://photos.example``; ``*`` for all."""
     hosts: tuple[str, ...] | None = LOOPBACK_NAMES
     """What the service may be called in a request's Host header; None allows every name.
 

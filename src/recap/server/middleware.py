@@ -114,9 +114,10 @@ class TrustedHosts:
 class Guard:
     """Middleware that turns away pages of other origins, and whoever has no key."""
 
-    def __init__(self, app: ASGIApp, keys: Iterable[str]) -> None:
+    def __init__(self, app: ASGIApp, keys: Iterable[str], origins: Iterable[str] = ()) -> None:
         self.app = app
         self._keys = Keys(keys)
+        self._origins = frozenset(origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or say why not; the body is not read before."""
@@ -125,8 +126,8 @@ class Guard:
 
     async def _refusal(self, request: Request) -> Problem | None:
         origin = request.headers.get("origin")
-        if origin is not None and origin.partition("://")[2].lower() != request.headers.get("host", "").lower():
-            return Problem(403, "requests from pages of other origins are not answered")
+        if origin is not None and not self._is_allowed(origin.lower(), request.headers.get("host", "").lower()):
+            return Problem(403, "requests from pages of other origins are not answered; recap serve --cors allows one")
         if not self._keys or not request.scope["path"].startswith(PROTECTED):
             return None
         key = await _read_key(request)
@@ -137,6 +138,27 @@ class Guard:
         else:
             return None
         return Problem(401, detail, headers={"WWW-Authenticate": f'Bearer realm="recap"{error}'})
+
+    def _is_allowed(self, origin: str, host: str) -> bool:
+        return origin.partition("://")[2] == host or not self._origins.isdisjoint((origin, "*"))
+
+
+class HeadRequests:
+    """Middleware that answers HEAD as GET, without the body."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self.app(scope, receive, send)
+            return
+
+        async def send_head(message: Message) -> None:
+            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+        await self.app({**scope, "method": "GET"}, receive, send_head)
 
 
 async def _read_key(request: Request) -> str:

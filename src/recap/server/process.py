@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import os
+import re
 import signal
 import socket
 import sys
@@ -34,6 +35,7 @@ def configure(
     editable: bool = False,
     save_edits: bool = False,
     search: Path | None = None,
+    cors: tuple[str, ...] = (),
     max_megabytes: int = 32,
     **limits: int | float,
 ) -> ServerConfig:
@@ -53,10 +55,21 @@ def configure(
         editable=editable,
         save_edits=folder if save_edits else None,
         search=search,
+        cors=check_origins(cors, anybody=bool(keys)),
         max_body=max_megabytes * MEGABYTE,
         max_held=max(256, 2 * max_megabytes) * MEGABYTE,
         **limits,  # type: ignore[arg-type]
     )
+
+
+def check_origins(origins: tuple[str, ...], *, anybody: bool) -> tuple[str, ...]:
+    """Return origins as browsers send them; ``*`` only where a key is needed, since any page could use the service."""
+    for origin in origins:
+        if origin == "*" and not anybody:
+            raise InputError("--cors '*' lets every page of the web use the service: give keys, or name the origins")
+        if origin != "*" and not re.fullmatch(r"https?://[^/\s]+", origin):
+            raise InputError(f"--cors {origin}: an origin is a scheme and a host, such as https://photos.example")
+    return tuple(origin.lower() for origin in origins)
 
 
 def read_keys(path: Path | None) -> tuple[str, ...]:

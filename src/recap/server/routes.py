@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
-from html import escape
 from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
-from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.staticfiles import StaticFiles
 
 from recap import __version__
@@ -233,22 +232,6 @@ async def metrics(service: Here) -> Response:
     return Response(service.metrics.text(), media_type=MEDIA_TYPE)
 
 
-@health_router.get("/docs", include_in_schema=False)
-async def documentation(request: Request) -> HTMLResponse:
-    """List what the service answers to: one page that loads nothing else."""
-    rows = [
-        f"<li><code>{method.upper()} {escape(path)}</code> {escape(operation.get('description', ''))}</li>"
-        for path, operations in request.app.openapi()["paths"].items()
-        for method, operation in operations.items()
-    ]
-    return HTMLResponse(
-        '<!doctype html><html lang="en"><meta charset="utf-8"><title>recap</title>'
-        '<meta name="viewport" content="width=device-width"><h1>recap</h1>'
-        f"<p>Version {escape(__version__)}. The whole description: <a href='/openapi.json'>openapi.json</a>.</p>"
-        f"<ul>{''.join(rows)}</ul></html>"
-    )
-
-
 PAGE = Path(__file__).parent / "page"
 SAMPLES = next(
     (place for place in (PAGE / "samples", PAGE.parents[3] / "examples" / "pictures") if place.is_dir()), None
@@ -257,13 +240,26 @@ SAMPLES = next(
 
 page_router = APIRouter(include_in_schema=False)
 page_files = StaticFiles(directory=PAGE)
+swagger_files = StaticFiles(packages=[("fastapi_offline", "static")])
 sample_files = StaticFiles(directory=SAMPLES, check_dir=False)
 
 
-@page_router.api_route("/", methods=["GET", "HEAD"])
+@page_router.get("/")
 async def index(request: Request) -> Response:
     """Return the page."""
     return await _file(page_files, "index.html", request)
+
+
+@page_router.get("/docs")
+async def documentation(request: Request) -> Response:
+    """Return the page about the service's API, on which it can be tried: Swagger UI, from an installed package."""
+    return await _file(page_files, "docs.html", request)
+
+
+@page_router.get("/static/swagger/{name}")
+async def swagger(request: Request, name: str) -> Response:
+    """Return a file of Swagger UI."""
+    return await _file(swagger_files, name, request)
 
 
 @page_router.get("/static/samples.json")
@@ -272,13 +268,13 @@ async def samples() -> list[str]:
     return sorted(path.name for path in SAMPLES.glob("*.jpg")) if SAMPLES else []
 
 
-@page_router.api_route("/static/samples/{name}", methods=["GET", "HEAD"])
+@page_router.get("/static/samples/{name}")
 async def sample(request: Request, name: str) -> Response:
     """Return a picture to try."""
     return await _file(sample_files, name, request)
 
 
-@page_router.api_route("/static/{name}", methods=["GET", "HEAD"])
+@page_router.get("/static/{name}")
 async def static(request: Request, name: str) -> Response:
     """Return a file of the page."""
     return await _file(page_files, name, request)
