@@ -116,7 +116,9 @@ def open_page(browser: Any, shared_pack: Path) -> Iterator[Open]:
     faults: list[str] = []
     with ExitStack() as stack:
 
-        def start(folder: Path = shared_pack, *, viewport: dict[str, int] | None = None, **config: Any) -> Any:
+        def start(
+            folder: Path = shared_pack, *, viewport: dict[str, int] | None = None, expert: bool = True, **config: Any
+        ) -> Any:
             address = stack.enter_context(_Running(folder, ServerConfig(editable=True, **config)))
             context = browser.new_context(viewport=viewport or {"width": 1200, "height": 900})
             stack.callback(context.close)
@@ -126,6 +128,7 @@ def open_page(browser: Any, shared_pack: Path) -> Iterator[Open]:
             page.on("console", lambda message: faults.append(message.text))
             page.on("pageerror", lambda error: faults.append(str(error)))
             page.goto(address)
+            page.locator("#expert").set_checked(expert)
             page.wait_for_selector("html[data-ready]" if not config.get("api_keys") else "#key:not([hidden])")
             return page
 
@@ -385,3 +388,48 @@ def test_on_a_phone_nothing_is_cut_off_and_axe_finds_no_serious_fault(open_page:
         for fault in faults
         if fault["impact"] in ("serious", "critical")
     ] == []
+
+
+def test_numbers_and_maps_are_for_experts(open_page: Open, red: bytes):
+    page = open_page(expert=False)
+    drop(page, "wall.png", red)
+    page.wait_for_selector("#evidence li")
+    for hidden in ("#settings", "#compare", "#map", "text=aligned cosine"):
+        assert not page.locator(hidden).first.is_visible(), hidden
+    assert page.locator("#evidence li").count() > 0
+    page.locator("#expert").check()
+    for shown in ("#settings", "#compare", "#map", "text=aligned cosine"):
+        assert page.locator(shown).first.is_visible(), shown
+    page.reload()
+    assert page.locator("#expert").is_checked(), "it is remembered"
+
+
+def test_keywords_are_shown_on_request(open_page: Open, red: bytes):
+    page = open_page(expert=False)
+    drop(page, "wall.png", red)
+    page.wait_for_selector("#evidence li")
+    with page.expect_response("**/v1/tags") as answer:
+        page.locator("#find-tags").click()
+    expected = [tag["text"] for tag in answer.value.json()["tags"]] or ["none that it is sure enough of"]
+    for text in expected:
+        becomes(page, "#tags", re.compile(re.escape(text)))
+
+
+def test_pictures_are_found_by_a_text_and_captioned(
+    open_page: Open, new_pictures: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("RECAP_CACHE", str(tmp_path))
+    page = open_page(expert=False, search=new_pictures["red"].parent)
+    page.locator("#search-text").fill("a red wall")
+    page.locator("#search button", has_text="Find").click()
+    first = page.locator("#search-found button").first
+    first.wait_for()
+    assert page.locator("#search-found button").count() == 6
+    assert "red.png" in first.inner_text()
+    page.wait_for_selector("#search-found img[src^=blob]")
+    first.click()
+    becomes(page, "#said", re.compile("red"))
+
+
+def test_without_a_folder_there_is_no_search(open_page: Open):
+    assert not open_page().locator("#search").is_visible()

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -25,6 +25,7 @@ from recap.server.middleware import ACCOUNT
 from recap.server.problems import Problem
 from recap.server.schemas import Form, ProblemBody
 from recap.server.tasks import Engine
+from recap.settings import Settings
 
 
 async def wait_for_results(request: Request, work: Sequence[Future[Any]], timeout: float) -> list[Any]:
@@ -85,6 +86,8 @@ async def _wait_for_disconnect(request: Request) -> None:
 
 
 AnyForm = TypeVar("AnyForm", bound=Form)
+USUAL: dict[str, Any] = {**asdict(Settings().decoding), **asdict(Settings()), "selection": "likely"}
+"""Settings as most packs have them."""
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"description": what, "content": {"application/problem+json": {"schema": ProblemBody.model_json_schema()}}}
@@ -147,11 +150,13 @@ def describe_form(form: type[Form], *, several: bool) -> dict[str, Any]:
     listed = {"type": "array", "items": picture, **({} if several else {"maxItems": 1})}
     address = {"type": "array", "items": {"type": "string"}, "description": "Addresses, with --allow-urls."}
     schema["properties"] = {forms.IMAGE: listed, **schema["properties"], forms.URL: address}
-    for value in schema["properties"].values():
-        # a field that is left out is not sent as null
+    for name, value in schema["properties"].items():
+        # a field that is left out is not sent as null; forms to try it out begin with the usual values
         if "anyOf" in value:
             value.update(next(kind for kind in value.pop("anyOf") if kind.get("type") != "null"))
             value.pop("default", None)
+            if (usual := USUAL.get(name)) is not None:
+                value["example"] = usual
     encoded = {"type": "string", "format": "byte", "description": "A picture in base64."}
     fields = {**schema["properties"], forms.IMAGE: {**listed, "items": encoded}}
     content = {

@@ -1,6 +1,7 @@
 // The service, as docs/serve.md describes it.
 
 const KEY = "recap-key";
+const FOUND = 24; // pictures of a search
 const SHOWN = 12; // captions of the datastore at a time
 let key = sessionStorage.getItem(KEY) ?? "";
 
@@ -47,6 +48,13 @@ export const caption = async (picture, fields, signal) =>
 export const retrieve = (picture, fields, signal) => send("v1/retrieve", picture, fields, signal);
 export const score = (picture, fields) => send("v1/score", picture, fields);
 export const map = (picture, fields, signal) => send("v1/map", picture, fields, signal);
+export const tags = (picture) => send("v1/tags", picture, {});
+export const find = (text) =>
+  ask("v1/search", {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify({ text, k: FOUND }),
+  });
 export const list = (contains) => ask(`v1/datastore?${new URLSearchParams({ contains, limit: SHOWN })}`);
 export const search = (text) => ask(`v1/datastore/search?${new URLSearchParams({ text, k: SHOWN })}`);
 export const remove = (id) => ask(`v1/datastore/${id}`, { method: "DELETE" });
@@ -56,6 +64,12 @@ export const add = (caption) =>
     headers: { "Content-Type": "application/json" },
     body: JSON.stringify({ captions: [caption] }),
   });
+
+export async function found(id) {
+  const response = await fetch(`v1/search/${id}`, { headers: key ? { "X-API-Key": key } : {} });
+  if (!response.ok) throw new Problem(response.status, `picture ${id} is not there any more`);
+  return response.blob();
+}
 
 export async function sample(name) {
   const response = await fetch(`static/samples/${encodeURIComponent(name)}`);

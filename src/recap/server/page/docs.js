@@ -4,7 +4,7 @@ SwaggerUIBundle({
   url: "openapi.json",
   dom_id: "#docs",
   deepLinking: true,
-  tryItOutEnabled: true,
+  tryItOutEnabled: false,
   validatorUrl: null,
   presets: [SwaggerUIBundle.presets.apis],
 });

@@ -7,9 +7,11 @@ import { byId, calm, complain, counted, plain } from "./dom.js";
 import * as intake from "./intake.js";
 import * as result from "./result.js";
 import * as score from "./score.js";
+import * as search from "./search.js";
 import * as settings from "./settings.js";
 import { state } from "./state.js";
 import * as store from "./store.js";
+import * as tags from "./tags.js";
 
 async function start() {
   try {
@@ -31,9 +33,19 @@ async function start() {
     model ?? "no language model",
   ];
   byId("served").textContent = plain(parts.join(" · "));
-  for (const part of [settings, result, score, compare, chart, store, intake]) part.start();
+  for (const part of [settings, result, tags, score, compare, chart, store, search, intake]) part.start();
   document.documentElement.dataset.ready = "";
 }
+
+const EXPERT = "recap-expert";
+const expert = byId("expert");
+expert.checked = localStorage.getItem(EXPERT) === "yes";
+const showExpert = () => document.documentElement.toggleAttribute("data-expert", expert.checked);
+expert.addEventListener("change", () => {
+  localStorage.setItem(EXPERT, expert.checked ? "yes" : "no");
+  showExpert();
+});
+showExpert();
 
 byId("key").addEventListener("submit", (event) => {
   event.preventDefault();

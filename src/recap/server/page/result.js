@@ -75,7 +75,7 @@ function facts(result) {
     parts.push(make("span", { class: `chip ${level}` }, `${percent(result.confidence)} sure`));
   }
   const meaning = "cosine of caption and picture in caption space";
-  parts.push(make("span", { title: meaning }, `aligned cosine ${result.score.toFixed(2)}`));
+  parts.push(make("span", { class: "expert", title: meaning }, `aligned cosine ${result.score.toFixed(2)}`));
   if (result.candidates[0]?.origin === "lm") parts.push(make("span", {}, "written by the language model"));
   return parts;
 }

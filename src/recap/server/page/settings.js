@@ -8,8 +8,8 @@ const PAUSE = 250; // milliseconds without a move, before a request is sent
 const SLIDERS = [
   {
     name: "k",
-    label: "k",
-    what: "captions that are evidence",
+    label: "Captions it may read",
+    what: "k",
     min: 1,
     max: 30,
     step: 1,
@@ -17,8 +17,8 @@ const SLIDERS = [
   },
   {
     name: "temperature",
-    label: "temperature",
-    what: "0 is greedy",
+    label: "How freely it writes",
+    what: "temperature; 0 is greedy",
     min: 0,
     max: 2,
     step: 0.1,
@@ -27,8 +27,8 @@ const SLIDERS = [
   },
   {
     name: "samples",
-    label: "l",
-    what: "sentences the model writes",
+    label: "Sentences it tries",
+    what: "l",
     min: 1,
     max: 30,
     step: 1,
@@ -52,7 +52,7 @@ export function start() {
   form.addEventListener("submit", (event) => event.preventDefault());
   if (state.pack.language_model === null)
     form.append(
-      make("small", {}, "This pack is served without a language model: temperature and l have nothing to act on."),
+      make("small", {}, "This pack is served without a language model: only the first slider has an effect."),
     );
   form.append(reset);
 }
