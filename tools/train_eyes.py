@@ -26,7 +26,7 @@ from eyes.model import Eyes
 from eyes.training import Rates, Run
 
 from recap.assets import fetch
-from recap.encoders.builtin import MINILM_CUT, TINYVIT_CUT, first_part
+from recap.encoders.builtin import MINILM_LAYERS, TINYVIT_CUT, first_part, minilm_part
 from recap.packs.builtin import coco_captions
 
 STEPS = ("pictures", "texts", "warm-up", "train", "vectors", "export")
@@ -58,7 +58,7 @@ def main() -> None:
         maps.extract(_records(work, mirror), mirror, work / "maps", stem, arguments.part, arguments.parts)
     elif arguments.step == "texts":
         records = data.open_records(work)
-        texts.extract(_sentences(records), work, first_part("minilm", MINILM_CUT), fetch("minilm-tokenizer"))
+        texts.extract(_sentences(records), work, minilm_part(MINILM_LAYERS - 1), fetch("minilm-tokenizer"))
     elif arguments.step in ("vectors", "export"):
         model = vectors.load_model(work, arguments.name, fetch("tinyvit"), arguments.minilm)
         picture = export.as_exported(model, work)

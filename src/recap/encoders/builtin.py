@@ -6,15 +6,17 @@ stage, which come from packages of the Python index, and from there on our own w
 
 The first part of a network: some of ours continue a published one from the middle.
 
-The part is cut out of the published file once, and kept in the cache folder.
+The part is cut out of the published file once, and kept in the cache folder; so are the graphs of MiniLM, which are
+made of its float32 weights (see ``minilm``).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from recap.assets import ASSETS, cache_dir, fetch
 from recap.encoders.base import LoadOptions
@@ -24,6 +26,9 @@ from recap.encoders.preprocess import Preprocess
 from recap.errors import AssetError
 from recap.files import atomic_write, file_sha256
 
+if TYPE_CHECKING:
+    import onnx
+
 PLACES = 7 * 7
 """Of a picture, which the eyes say something of beside its vector;"""
 DETAILS = PLACES * 128
@@ -31,10 +36,15 @@ DETAILS = PLACES * 128
 EYES_FOLDER = Path(__file__).parent.parent / "data" / "eyes"
 TINYVIT_CUT = "/stages/stages.2/Transpose_1_output_0"
 """What TinyViT's last stage reads: 160 x 14 x 14."""
-MINILM_CUT = "/encoder/layer.4/output/LayerNorm/Add_1_output_0"
-"""What MiniLM's last layer reads: 384 for each token."""
+MINILM_LAYERS = 6
 MINILM_WINDOW = 256
 """How many tokens MiniLM reads."""
+_MINILM_RECIPE = "rows-1"
+"""Changes whenever ``minilm`` makes another graph of the same weights."""
+TEXT_BATCH = 32
+"""Batch size of texts."""
+_CALIBRATION = 8
+"""Every so many of our own sentences measures the channels of MiniLM."""
 
 
 def load_eyes_image(options: LoadOptions) -> OnnxImageEncoder:
@@ -52,14 +62,13 @@ def load_eyes_image(options: LoadOptions) -> OnnxImageEncoder:
 
 def load_eyes_text(options: LoadOptions) -> OnnxTextEncoder:
     """Return the text side of ``eyes``: 512 dimensions."""
-    ours = _packaged("text.onnx")
-    sha256 = fingerprint_of(part_sha256("minilm", MINILM_CUT), file_sha256(ours))
-    return _text_encoder("eyes", (first_part("minilm", MINILM_CUT), ours), "none", sha256, options)
+    sha256 = fingerprint_of(minilm_sha256(MINILM_LAYERS - 1), file_sha256(_packaged("text.onnx")))
+    return _text_encoder("eyes", (minilm_part(MINILM_LAYERS - 1), _own_text_part(sha256)), "none", sha256, options)
 
 
 def load_minilm(options: LoadOptions) -> OnnxTextEncoder:
-    """Return all-MiniLM-L6-v2 in int8, the mean of its token outputs: 384 dimensions."""
-    return _text_encoder("minilm", fetch("minilm"), "mean", ASSETS["minilm"].sha256, options)
+    """Return all-MiniLM-L6-v2 in 8 bits, the mean of its token outputs: 384 dimensions."""
+    return _text_encoder("minilm", minilm_part(MINILM_LAYERS), "mean", minilm_sha256(MINILM_LAYERS), options)
 
 
 def _image_encoder(name: str, pooling: str, options: LoadOptions) -> OnnxImageEncoder:
@@ -76,7 +85,14 @@ def _text_encoder(
 ) -> OnnxTextEncoder:
     tokenizer = fetch("minilm-tokenizer")
     return OnnxTextEncoder(
-        path, tokenizer, name=name, max_length=MINILM_WINDOW, pooling=pooling, sha256=sha256, options=options
+        path,
+        tokenizer,
+        name=name,
+        max_length=MINILM_WINDOW,
+        pooling=pooling,
+        batch_size=TEXT_BATCH,
+        sha256=sha256,
+        options=options,
     )
 
 
@@ -87,14 +103,63 @@ def _packaged(name: str) -> Path:
     return path
 
 
-def first_part(asset: str, tensor: str) -> Path:
-    """Return the graph of an asset up to one of its tensors, cut out on first use."""
-    path = cache_dir() / "cut" / f"{asset}-{part_sha256(asset, tensor)[:16]}.onnx"
+def minilm_part(layers: int) -> Path:
+    """Return the graph of MiniLM's first layers in 8 bits, made on first use."""
+
+    def make() -> onnx.ModelProto:
+        from safetensors.numpy import load_file
+
+        from recap.encoders.minilm import build, quantize
+
+        return quantize(build(load_file(fetch("minilm")), layers), _calibration())
+
+    return _kept(f"minilm-{minilm_sha256(layers)[:16]}.onnx", make)
+
+
+def minilm_sha256(layers: int) -> str:
+    """Return a checksum of what ``minilm_part`` returns: that of the weights and how the graph is made."""
+    return fingerprint_of(_MINILM_RECIPE, ASSETS["minilm"].sha256, str(layers))
+
+
+def _own_text_part(sha256: str) -> Path:
+    """Return our own last layer of the texts in 8 bits, made on first use."""
+
+    def make() -> onnx.ModelProto:
+        from recap.encoders.minilm import fold_constants, quantize
+        from recap.encoders.onnx import Chain
+
+        first = Chain(minilm_part(MINILM_LAYERS - 1))
+        return quantize(fold_constants(_packaged("text.onnx")), ({"tokens": first.run(ids)} for ids in _calibration()))
+
+    return _kept(f"eyes-text-{sha256[:16]}.onnx", make)
+
+
+def _calibration() -> list[dict[str, Any]]:
+    """Return the ids of some of our own sentences, each alone."""
+    import numpy as np
+    from tokenizers import Tokenizer
+
+    lines = (EYES_FOLDER.parent / "concepts" / "en.txt").read_text(encoding="utf-8").splitlines()
+    tokenizer = Tokenizer.from_file(str(fetch("minilm-tokenizer")))
+    tokenizer.no_padding()
+    encodings = tokenizer.encode_batch(lines[1::_CALIBRATION])
+    return [{"input_ids": np.array([encoding.ids], np.int64)} for encoding in encodings]
+
+
+def _kept(name: str, make: Callable[[], onnx.ModelProto]) -> Path:
+    """Return a graph from the cache folder, made if it is not there."""
+    path = cache_dir() / "cut" / name
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
+        content = make().SerializeToString()
         with atomic_write(path) as file:
-            cut(fetch(asset), tensor, Path(file.name))
+            file.write(content)
     return path
+
+
+def first_part(asset: str, tensor: str) -> Path:
+    """Return the graph of an asset up to one of its tensors, cut out on first use."""
+    return _kept(f"{asset}-{part_sha256(asset, tensor)[:16]}.onnx", lambda: cut(fetch(asset), tensor))
 
 
 def part_sha256(asset: str, tensor: str) -> str:
@@ -102,8 +167,8 @@ def part_sha256(asset: str, tensor: str) -> str:
     return fingerprint_of("cut", ASSETS[asset].sha256, tensor)
 
 
-def cut(model: str | os.PathLike[str], tensor: str, out: Path) -> None:
-    """Write the part of an ONNX file that leads from its inputs to a tensor."""
+def cut(model: str | os.PathLike[str], tensor: str) -> onnx.ModelProto:
+    """Return the part of an ONNX file that leads from its inputs to a tensor."""
     import onnx
     from onnx.utils import Extractor
 
@@ -112,4 +177,5 @@ def cut(model: str | os.PathLike[str], tensor: str, out: Path) -> None:
         raise AssetError(f"{model}: there is no tensor {tensor} to cut at")
     weights = {weight.name for weight in whole.graph.initializer}
     inputs = [item.name for item in whole.graph.input if item.name not in weights]
-    onnx.save(Extractor(whole).extract_model(inputs, [tensor]), out)
+    part: onnx.ModelProto = Extractor(whole).extract_model(inputs, [tensor])
+    return part

@@ -106,7 +106,7 @@ ENCODERS = Registry(
         ),
         EncoderInfo(
             "minilm",
-            "all-MiniLM-L6-v2, int8",
+            "all-MiniLM-L6-v2, 8 bits",
             (None, 384),
             text="recap.encoders.builtin:load_minilm",
             licence="Apache-2.0",
