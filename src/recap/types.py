@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from html import escape
 from pathlib import Path
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from recap.tables import html_table
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -77,20 +79,6 @@ class Pair:
     image: ImageLike
     captions: tuple[str, ...]
     id: str
-
-
-def html_table(header: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> str:
-    """Return a table for a notebook; texts are escaped, and numbers stand on the right."""
-    start = f"<caption>{escape(title)}</caption>" if title else ""
-    head = "".join(f'<th style="text-align:left">{escape(name)}</th>' for name in header)
-    lines = ["".join(map(_html_cell, row)) for row in rows]
-    return f"<table>{start}<tr>{head}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
-
-
-def _html_cell(value: object) -> str:
-    if isinstance(value, float):
-        return f'<td style="text-align:right">{value:.2f}</td>'
-    return f'<td style="text-align:left">{escape(str(value))}</td>'
 
 
 @dataclass(frozen=True, slots=True)

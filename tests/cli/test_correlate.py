@@ -50,7 +50,7 @@ def run(*arguments: object, code: int = 0):
 
 
 def options(*more: object) -> tuple[object, ...]:
-    return ("--format", "flickr8k-expert", "--replicates", 20, *more)
+    return ("--input-format", "flickr8k-expert", "--replicates", 20, *more)
 
 
 def test_taus_equal_scipy(expert: Path):
@@ -102,7 +102,7 @@ def test_references_for_thumb_come_from_any_file(tmp_path: Path):
     file = tmp_path / "thumb.jsonl"
     file.write_text("\n".join(map(json.dumps, lines)))
     (tmp_path / "refs.json").write_text(json.dumps({"7": CAPTIONS["a"], "8": CAPTIONS["b"]}))
-    chosen = ("--format", "thumb", "--metrics", "rouge-l", "--json", "--replicates", 20)
+    chosen = ("--input-format", "thumb", "--metrics", "rouge-l", "--json", "--replicates", 20)
     values = json.loads(run(file, *chosen, "--references", tmp_path / "refs.json").stdout)
     assert values["metrics"][0]["tau_b"] == pytest.approx(100 * kendalltau([1, 0, 1], [5, 1, 4.5]).statistic, abs=0.01)
     assert "between_raters" not in values
@@ -110,5 +110,7 @@ def test_references_for_thumb_come_from_any_file(tmp_path: Path):
 
 
 def test_usage_errors(expert: Path):
-    assert "one of --json and --csv" in run(expert, *options("--json", "--csv"), code=2).stderr
-    assert "flickr8k-expert" in run(expert, "--format", "other", code=2).stderr
+    assert run(expert, *options("--metrics", "bleu-1", "--format", "markdown")).stdout.startswith("| metric | tau_b |")
+    assert r"\toprule" in run(expert, *options("--metrics", "bleu-1", "--format", "latex")).stdout
+    assert "choose one format: csv, json" in run(expert, *options("--json", "--csv"), code=2).stderr
+    assert "flickr8k-expert" in run(expert, "--input-format", "other", code=2).stderr

@@ -16,6 +16,14 @@ def test_retrieve(pack: Path, new_pictures: dict[str, Path], web: tuple[Path, st
     shutil.copy(new_pictures["red"], web[0] / "red.png")
     assert recap("retrieve", "--pack", pack, "-k", 2, f"{web[1]}/red.png").stdout == done.stdout
     assert "gone.png: the answer was 404" in recap("retrieve", "--pack", pack, f"{web[1]}/gone.png", code=2).stderr
+    for kind, start in (
+        ("csv", "similarity,caption,source\n"),
+        ("markdown", "| similarity | caption |"),
+        ("latex", "\\begin"),
+    ):
+        assert recap("retrieve", "--pack", pack, "-k", 2, "--format", kind, new_pictures["red"]).stdout.startswith(
+            start
+        )
     assert "gone.jpg" in recap("retrieve", "--pack", pack, "gone.jpg", code=2).stderr
 
 

@@ -77,10 +77,11 @@ def test_json_holds_what_the_library_computes(files: Path):
     texts, references = list(CANDIDATES.values()), list(REFERENCES.values())
     expected = {row.name: row for row in (rouge_l(texts, references), cider_d(texts, references))}
     for row in values["metrics"]:
-        assert row["value"] == expected[row["metric"]].value
-        assert row["standard_error"] == expected[row["metric"]].standard_error
+        assert row["value"] == 100 * expected[row["metric"]].value
+        assert row["standard_error"] == 100 * expected[row["metric"]].standard_error
     assert [item["id"] for item in values["per_image"]] == ["1", "2", "3"]
-    assert [item["CIDEr-D"] for item in values["per_image"]] == expected["CIDEr-D"].per_image.tolist()
+    assert [item["CIDEr-D"] for item in values["per_image"]] == (100 * expected["CIDEr-D"].per_image).tolist()
+    assert values["unit"].startswith("points")
 
 
 def test_table_and_csv_and_markdown(files: Path):
@@ -91,7 +92,18 @@ def test_table_and_csv_and_markdown(files: Path):
     assert [line["metric"] for line in lines] == ["BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4"]
     images = run(files, *basics("--metrics", "rouge", "--csv", "--per-image")).stdout
     assert images.splitlines()[0] == "id,ROUGE-L"
-    assert run(files, *basics("--metrics", "rouge", "--markdown")).stdout.startswith("| metric |")
+    markdown = run(files, *basics("--metrics", "rouge", "--markdown")).stdout
+    assert markdown.startswith("| metric | points (x 100) |")
+    for flag, kind in (("--markdown", "markdown"), ("--csv", "csv"), ("--json", "json")):
+        options = basics("--metrics", "rouge")
+        assert run(files, *options, flag).stdout == run(files, *options, "--format", kind).stdout
+    assert r"\toprule" in run(files, *basics("--metrics", "rouge", "--format", "latex")).stdout
+    assert "points (x 100)" in table
+
+
+def test_nothing_to_compute_is_an_error(files: Path):
+    with pytest.raises(InputError, match=r"nothing can be computed: .*references"):
+        run(files, "candidates.json")
 
 
 def test_data_on_stdout_warnings_on_stderr(files: Path):
@@ -141,7 +153,7 @@ def test_against_another_system(files: Path):
     table = run(files, *basics("--metrics", "rouge-l", "--against", "other.json")).stdout
     assert "paired" in table
     lines = run(files, *basics("--metrics", "rouge-l", "--against", "other.json", "--csv")).stdout.splitlines()
-    assert lines[0] == "metric,value,other,difference,low,high,p_value"
+    assert lines[0] == "metric,points,other,difference,low,high,p_value"
     (files / "other.json").write_text('{"7": "x"}')
     with pytest.raises(InputError, match="no image in common"):
         run(files, *basics("--against", "other.json"))
@@ -154,6 +166,9 @@ def test_heatmap(files: Path):
         assert picture.format == "PNG"
 
 
-@pytest.mark.parametrize("options", [("--json", "--csv"), ("--per-image",), ("--pack", "a", "--encoder", "b")])
+@pytest.mark.parametrize(
+    "options",
+    [("--json", "--csv"), ("--format", "latex", "--json"), ("--per-image",), ("--pack", "a", "--encoder", "b")],
+)
 def test_usage_errors(files: Path, options):
     assert "Error" in run(files, *basics(*options), code=2).stderr

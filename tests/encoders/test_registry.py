@@ -165,3 +165,28 @@ def test_large_is_eyes_with_dinov2(make_picture: MakePicture) -> None:
     assert row.shape == (896,)
     assert np.allclose(small.encode_images([make_picture(0, (300, 240))])[0], row[:512] * np.sqrt(2), atol=1e-5)
     assert np.array_equal(large.encode_texts(TEXTS), small.encode_texts(TEXTS))
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("ViT-B/32", "open_clip:ViT-B-32/openai"),
+        ("vit-b-32", "open_clip:ViT-B-32/openai"),
+        ("openai/clip-vit-base-patch32", "open_clip:ViT-B-32/openai"),
+        ("ViT-L/14@336px", "open_clip:ViT-L-14-336/openai"),
+        ("RN50x64", "open_clip:RN50x64/openai"),
+        ("clip", "open_clip:ViT-B-32/openai"),
+        ("siglip", "open_clip:ViT-B-16-SigLIP/webli"),
+        ("google/siglip-large-patch16-384", "open_clip:ViT-L-16-SigLIP-384/webli"),
+        ("RN50@views", "open_clip:RN50/openai@views"),
+    ],
+)
+def test_what_people_call_clip_is_understood(name: str, meant: str):
+    text = meant.removesuffix("@views")
+    assert parse(name + (",minilm" if "@views" in name else "")) == ((meant,), "minilm" if "@views" in name else text)
+    assert parse(f"{name}+dinov2,{text}") == ((meant, "dinov2"), text)
+
+
+def test_other_names_of_the_hub_are_answered_with_the_exact_one():
+    with pytest.raises(InputError, match="is named open_clip:hf-hub:laion/CLIP-ViT-H-14"):
+        parse("laion/CLIP-ViT-H-14")

@@ -96,7 +96,7 @@ def test_the_best_is_explained_only_where_one_is_marked(full: Table) -> None:
     unmarked = table(Cell(1.0), Cell(2.0), better="neither")
     for made, there in ((full, True), (unmarked, False), (table(Cell(1.0)), False)):
         assert made.has_best == there
-        for kind in ("text", "markdown"):
+        for kind in ("table", "markdown"):
             assert ("the best" in made.render(kind)) == there
     assert unmarked.to_text().endswith("row 1   2.0\n")
 
@@ -110,7 +110,7 @@ def test_json_keeps_all_digits_and_what_is_best(full: Table) -> None:
 
 
 def test_an_unknown_format_is_refused(full: Table) -> None:
-    with pytest.raises(InputError, match="known: text, markdown, latex, json"):
+    with pytest.raises(InputError, match="known: table, json, csv, markdown, latex"):
         full.render("word")
 
 
@@ -119,3 +119,8 @@ def test_a_notebook_shows_a_table() -> None:
     assert "<caption>Title</caption>" in page
     assert "10.0 ± 1.0" in page
     assert "&lt;b&gt;" in page
+
+
+def test_csv_has_every_value_with_its_error() -> None:
+    lines = table(Cell(10.04, 1.0), Cell()).render("csv").splitlines()
+    assert lines == ["section,method,R@1,R@1 standard error", "part,row 0,10.04,1.0", "part,row 1,,"]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.argument("pages", nargs=-1, required=True, type=FILE, metavar="PAGE...")
 @pack_options
 @confidence_option("default: 0.5, where the pack is calibrated; 0 takes all")
-@click.option("--base", type=FOLDER, help="Where sources start [default: the page's].")
+@click.option("--base", type=FOLDER, help="Folder that the sources of pictures start from (default: the page's).")
 @click.option("--out", type=OUTPUT, help="Write the page to this file.")
 @click.option("--in-place", is_flag=True, help="Write each page back to where it was.")
 @click.option("--empty", is_flag=True, help='Also fill alt="", which stands for decoration.')

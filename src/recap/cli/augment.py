@@ -33,7 +33,7 @@ def _numbers(context: click.Context, option: click.Parameter, given: str) -> tup
     "--validation", default="0.1", show_default=True, help="As recap fit had it: a share, other pairs, or a split."
 )
 @click.option("--metric", type=METRICS, default="refaclip-s", show_default=True, help="What captions are filtered by.")
-@click.option("--rounds", type=COUNT, default=5, show_default=True, help="Number of rounds.")
+@click.option("--rounds", type=COUNT, default=5, show_default=True, help="How often the datastore grows.")
 @click.option(
     "--ks",
     default="4,8,13,18,30,100",
@@ -45,7 +45,9 @@ def _numbers(context: click.Context, option: click.Parameter, given: str) -> tup
 @method_option("The map behind these metrics.", "--judge-method", default="procrustes", show_default=True)
 @lm_option("Another language model than the pack's.")
 @click.option(
-    "--state", type=click.Path(file_okay=False, path_type=Path), help="Finished parts.  [default: OUT with .rounds]"
+    "--state",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder that keeps finished parts.  [default: OUT with .rounds]",
 )
 @device_option("Where encoder and model run.")
 def augment(pack: str, pairs: str, out: Path, state: Path | None, **given: Any) -> None:

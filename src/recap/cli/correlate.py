@@ -7,34 +7,52 @@ from typing import Any
 import click
 
 from recap.cli.judging import encoder_options, exit_with_problems, load_judge, warnings_on_stderr
-from recap.cli.options import json_option
+from recap.cli.options import format_option
 
 
 @click.command()
 @click.argument("judgements", type=click.Path(exists=True))
 @click.option(
-    "--format",
-    "kind",
+    "--input-format",
     type=click.Choice(["flickr8k-expert", "flickr8k-crowdflower", "thumb", "composite", "pascal-50s", "ratings"]),
-    help="Format of the file; recognised if not given.",
+    help="Format of JUDGEMENTS; recognised if not given.",
 )
-@click.option("--captions", type=click.Path(exists=True, dir_okay=False), help="Flickr8k.token.txt, if not beside it.")
-@click.option("--references", type=click.Path(exists=True, dir_okay=False), help="References, as recap score reads.")
-@click.option("--images", type=click.Path(exists=True, file_okay=False), help="The folder of the pictures.")
+@click.option(
+    "--captions",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Flickr8k.token.txt, where it is not beside JUDGEMENTS.",
+)
+@click.option(
+    "--references",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Captions that people wrote, as recap score reads them.",
+)
+@click.option(
+    "--images",
+    type=click.Path(exists=True, file_okay=False),
+    help="Folder of the pictures, for metrics that look at them.",
+)
 @click.option("--metrics", default="all", show_default=True, help="Names joined by commas, such as cider,aclip-s.")
 @encoder_options
-@click.option("--replicates", type=click.IntRange(2), default=500, show_default=True, help="Bootstrap samples.")
-@json_option()
-@click.option("--csv", "as_csv", is_flag=True, help="One line a metric.")
+@click.option(
+    "--replicates",
+    type=click.IntRange(2),
+    default=500,
+    show_default=True,
+    help="Number of bootstrap samples behind the intervals.",
+)
+@format_option()
+@click.option("--csv", "as_csv", is_flag=True, help="The same as --format csv.")
 @click.option("--plot", type=click.Path(dir_okay=False), help="Draw the correlations into this file.")
 def correlate(
     judgements: str,
-    kind: str | None,
+    input_format: str | None,
     captions: str | None,
     references: str | None,
     images: str | None,
     metrics: str,
     replicates: int,
+    kind: str,
     as_json: bool,
     as_csv: bool,
     plot: str | None,
@@ -46,8 +64,10 @@ def correlate(
     jsonl, objects with image, caption, ratings (a number or a list) and maybe references. Prints Kendall's tau-b
     and tau-c in percent with 95 % intervals from a bootstrap over images; for pascal-50s the accuracy on pairs.
     """
-    if as_json and as_csv:
-        raise click.UsageError("choose one of --json and --csv")
+    named = {*(["json"] if as_json else []), *(["csv"] if as_csv else []), *([kind] if kind != "table" else [])}
+    if len(named) > 1:
+        raise click.UsageError(f"choose one format: {', '.join(sorted(named))}")
+    kind = next(iter(named), "table")
     from recap.datasets.captions import read_references
     from recap.datasets.judgements import Preferences, read_judgements
     from recap.experiments.paper import ENCODER, paper_judgements
@@ -59,10 +79,10 @@ def correlate(
         save_plot,
     )
     from recap.metrics.evaluate import evaluate_judgements
-    from recap.metrics.report import csv_text
+    from recap.tables import csv_text, latex_text, markdown_text
 
     with warnings_on_stderr():
-        judged = read_judgements(judgements, kind, captions=captions)
+        judged = read_judgements(judgements, input_format, captions=captions)
         if references and not isinstance(judged, Preferences):
             judged = judged.with_references(read_references(references))
         encoder, alignment = load_judge(images is not None, **which)
@@ -73,10 +93,11 @@ def correlate(
         if plot:
             save_plot(rows, judged, plot)
     paper = paper_judgements(judged.name, report.encoder)
-    if as_json:
+    if kind == "json":
         click.echo(correlations_json(rows, judged, report, paper))
-    elif as_csv:
-        click.echo(csv_text(*correlation_rows(rows)), nl=False)
+    elif kind != "table":
+        text = {"csv": csv_text, "markdown": markdown_text, "latex": latex_text}[kind]
+        click.echo(text(*correlation_rows(rows)), nl=False)
     else:
         from rich.console import Console, Group
 

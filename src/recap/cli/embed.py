@@ -19,7 +19,12 @@ SHOWN = 10
 @click.option("--out", required=True, help="The folder, or URL of a folder in a bucket, to write to; resumes.")
 @images_option
 @split_option
-@click.option("--encoder", default="builtin", show_default=True, help="An encoder of recap info.")
+@click.option(
+    "--encoder",
+    default="builtin",
+    show_default=True,
+    help="Name of the encoder, such as builtin or ViT-B/32; see recap info.",
+)
 @click.option("--restart", is_flag=True, help="Encode everything again, whatever is in --out.")
 @json_option("Print what was written as a json object.")
 @device_option("Where the encoder runs.")

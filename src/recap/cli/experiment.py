@@ -7,9 +7,8 @@ from pathlib import Path
 
 import click
 
-from recap.cli.options import FOLDER, NameChoice, json_option, lm_option, method_option
+from recap.cli.options import FOLDER, NameChoice, format_option, lm_option, method_option
 from recap.experiments.base import EXPERIMENTS, Setup
-from recap.experiments.table import FORMATS
 
 ALL = "all"
 
@@ -23,19 +22,21 @@ def _epilog() -> str:
 
 @click.command(epilog=_epilog())
 @click.argument("name", type=NameChoice("recap.experiments.base:EXPERIMENTS", ALL))
-@click.option("--data", required=True, type=FOLDER, help="Folder of data sets.")
-@click.option("--on", help="Which of them: a folder below --data (default: flickr8k; for all: whatever is there).")
-@click.option("--encoder", default="builtin", show_default=True, help="An encoder of recap info.")
+@click.option("--data", required=True, type=FOLDER, help="Folder that holds a folder for each data set.")
+@click.option("--on", help="Data set to use: a folder below --data (default: flickr8k; for all: whatever is there).")
+@click.option(
+    "--encoder",
+    default="builtin",
+    show_default=True,
+    help="Name of the encoder, such as builtin or ViT-B/32; see recap info.",
+)
 @lm_option("Language model that writes captions (default: see the experiment).")
 @click.option("--judge-encoder", help="Compares captions with pictures in aCLIP-S and its kin (default: --encoder).")
 @method_option("The map behind aCLIP-S and RefaCLIP-S.", "--judge-method", default="procrustes", show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of everything that is drawn at random.")
 @click.option("--limit", type=click.IntRange(2), help="Use at most this many pictures of each split.")
 @click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="Option of the experiment: see its page.")
-@click.option(
-    "--format", "kind", type=click.Choice(list(FORMATS)), default="text", show_default=True, help="Format of the table."
-)
-@json_option("The same as --format json.")
+@format_option()
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Write tables and figures into it, too.")
 def experiment(
     name: str,

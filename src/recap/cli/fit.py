@@ -35,7 +35,12 @@ NEW_PACK = ("method", "k", "language", "validation", "tune", "keep_vectors")
 @click.option("--force", is_flag=True, help="Replace the pack that is in --out.")
 @images_option
 @split_option
-@click.option("--encoder", default="builtin", show_default=True, help="An encoder of recap info.")
+@click.option(
+    "--encoder",
+    default="builtin",
+    show_default=True,
+    help="Name of the encoder, such as builtin or ViT-B/32; see recap info.",
+)
 @lm_option("Language model of the pack.  [default: writer; none if not in English]")
 @method_option("The map: procrustes, ols, ridge, beta-procrustes, whitened or identity.")
 @click.option("-k", type=COUNT, help="How many retrieved captions the language model reads.")
@@ -45,7 +50,7 @@ NEW_PACK = ("method", "k", "language", "validation", "tune", "keep_vectors")
 @click.option("--tune", is_flag=True, help="Choose map, retrieval and decoding on the validation pictures.")
 @click.option("--keep-vectors", is_flag=True, help="Keep image vectors, so that --forget needs names only.")
 @click.option("--calibrate/--no-calibrate", default=True, show_default=True, help="Fit the confidence of captions.")
-@click.option("--update", type=FOLDER, help="Add the pairs to this pack, exactly.")
+@click.option("--update", type=FOLDER, help="Add the pairs to this pack, exactly as if fitted with all.")
 @click.option("--forget", metavar="IDS", help="With --update: take these pictures out; commas, or a file of names.")
 @click.option("--datastore", metavar="WHERE", help="Where captions go: see recap datastore move.  [default: the pack]")
 @click.option("--description", help="A sentence about the pack for its card.")

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from recap.cli.options import json_option, print_json, warn
+from recap.cli.options import format_option, print_json, print_rows, warn
 
 PARTS = ("numpy", "onnxruntime", "faiss-cpu", "xllamacpp", "torch", "open_clip_torch", "transformers", "ctranslate2")
 
@@ -16,14 +16,18 @@ DAMAGED = "damaged"
 
 
 @click.command()
-@json_option()
+@format_option("How it is printed; csv, markdown and latex have one table after the other.")
 @click.option("--verify", is_flag=True, help="Hash the assets on disk; exit code 1 if one is damaged.")
 @click.pass_context
-def info(context: click.Context, as_json: bool, verify: bool) -> None:
+def info(context: click.Context, kind: str, as_json: bool, verify: bool) -> None:
     """Show versions, encoders, language models, packs and assets on disk."""
     facts = _collect(verify)
-    if as_json:
+    if as_json or kind == "json":
         print_json(facts)
+    elif kind != "table":
+        for rows in facts.values():
+            if isinstance(rows, list):
+                print_rows(rows, kind)
     else:
         _print(facts)
     context.exit(int(any(asset["on disk"] == DAMAGED for asset in facts["assets"])))

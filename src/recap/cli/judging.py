@@ -21,10 +21,12 @@ encoder_options = combine(
     click.option("--pack", help="Encoder and map of this pack: builtin (default), a folder, or a name on the hub."),
     click.option(
         *("--encoder", "--judge-encoder", "encoder"),
-        help="This encoder instead, such as open_clip:ViT-B-32/openai; see recap info.",
+        help="Encoder to judge with instead of a pack's, such as ViT-B/32; see recap info.",
     ),
-    click.option("--fit", "pairs", type=click.Path(exists=True), help="Fit the map to these pairs, as recap fit."),
-    click.option("--fit-images", type=click.Path(exists=True, file_okay=False), help="Where their pictures lie."),
+    click.option("--fit", "pairs", type=click.Path(exists=True), help="Fit the map to these pairs, as recap fit does."),
+    click.option(
+        "--fit-images", type=click.Path(exists=True, file_okay=False), help="Folder of the pictures that --fit names."
+    ),
     method_option(
         *("The map: procrustes, as in the paper, ols, ridge, ...", "--method", "--judge-method", "method"),
         default="procrustes",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 
 from recap.errors import UnknownNameError, check_name
+from recap.tables import latex_text, markdown_text
 
 if TYPE_CHECKING:
     from recap.captioner import ReCap
@@ -174,13 +175,34 @@ def device_option(help: str) -> Decorator:
     )
 
 
+def format_option(help: str = "How it is printed.") -> Decorator:
+    """Return ``--format`` for commands that print a table, and ``--json`` for short."""
+    choice = click.Choice(["table", "json", "csv", "markdown", "latex"])
+    return combine(
+        click.option("--format", "kind", type=choice, default="table", show_default=True, help=help),
+        json_option("The same as --format json."),
+    )
+
+
+def print_rows(rows: Sequence[Mapping[str, Any]], kind: str) -> None:
+    """Print rows of the same columns as csv, markdown or LaTeX."""
+    columns = list(rows[0]) if rows else []
+    cells = [[printable(str(row[name])) for name in columns] for row in rows]
+    if kind == "csv":
+        print_csv(rows, columns)
+    else:
+        click.echo({"markdown": markdown_text, "latex": latex_text}[kind](columns, cells), nl=False)
+
+
 def json_option(help: str = "Print one json object.") -> Decorator:
     """Return ``--json``."""
     return click.option("--json", "as_json", is_flag=True, help=help)
 
 
 images_option = click.option(
-    "--images", callback=_check_folder, help="Where the pictures of a file lie: a folder or URL."
+    "--images",
+    callback=_check_folder,
+    help="Folder or URL of the pictures that the input file names (default: the file's own).",
 )
 
 ray_option = click.option(
@@ -194,27 +216,41 @@ ray_option = click.option(
 )
 
 pack_options = combine(
-    click.option("--pack", default="builtin", show_default=True, help="A folder, a name on the hub, or builtin."),
-    device_option("Where encoder and model run."),
+    click.option(
+        "--pack",
+        default="builtin",
+        show_default=True,
+        help="The pack that captions: builtin, a folder, or a name on the hub.",
+    ),
+    device_option("What encoder and language model run on."),
 )
 
 split_option = click.option(
-    "--split", "splits", multiple=True, help="Split of a Karpathy file.  [default: train and restval]"
+    "--split",
+    "splits",
+    multiple=True,
+    help="Split of a Karpathy file to read; may be repeated.  [default: train and restval]",
 )
 
 settings_options = combine(
     lm_option("Language model, such as writer, smollm2, hf:NAME or none; recap info lists them."),
-    click.option("-k", type=COUNT, help="How many retrieved captions are evidence, and read by the model."),
+    click.option(
+        "-k", type=COUNT, help="How many retrieved captions the language model reads and are shown as evidence."
+    ),
     click.option("--temperature", type=click.FloatRange(0), help="Temperature of the language model; 0 is greedy."),
     click.option("--samples", type=COUNT, help="How many candidates the language model writes."),
     click.option("--seed", type=int, help="Seed of the language model's sampling."),
-    click.option("--candidates", type=click.Choice(["lm", "retrieved", "both"]), help="Where candidates come from."),
+    click.option(
+        "--candidates",
+        type=click.Choice(["lm", "retrieved", "both"]),
+        help="Who proposes captions: the language model (lm), the retrieved captions, or both.",
+    ),
     click.option(
         "--selection",
         type=NameChoice("recap.selection:RULES"),
-        help="How one is chosen (default: what suits the model); cosine: the paper's.",
+        help="Rule that chooses among candidates; cosine is the paper's (default: what suits the model).",
     ),
-    method_option("The map: procrustes, ols, ridge, ...  (default: the pack's)."),
+    method_option("Map from pictures to captions: procrustes, ols, ridge, ... (default: the pack's)."),
 )
 """Options that decide which caption comes out."""
 
@@ -232,17 +268,19 @@ output_options = combine(
     click.option(
         "--existing",
         type=click.Choice(["keep", "append", "replace"]),
-        help="What becomes of .txt files that are there (default: keep).",
+        help="What --sidecars does with .txt files that exist (default: keep).",
     ),
     click.option(
         "--sidecars-keep-suffix", "keep_suffix", is_flag=True, help="Name the .txt files photo.jpg.txt, not photo.txt."
     ),
-    click.option("--prefix", help="Comes before each caption in the .txt files."),
-    click.option("--suffix", help="Comes after each caption in the .txt files."),
-    click.option("--metadata", is_flag=True, help="Write captions into the pictures (XMP, IPTC), too."),
+    click.option("--prefix", help="Text before each caption in the .txt files of --sidecars."),
+    click.option("--suffix", help="Text after each caption in the .txt files of --sidecars."),
+    click.option("--metadata", is_flag=True, help="Also write captions into the metadata of the pictures (XMP, IPTC)."),
     click.option("--keep-originals", is_flag=True, help="With --metadata: keep a copy of each file as it was."),
-    click.option("--html", type=OUTPUT, help="Write a page that shows captions and their reasons, too."),
-    click.option("--frames", type=COUNT, default=4, show_default=True, help="Number of frames of a video."),
+    click.option("--html", type=OUTPUT, help="Also write a page that shows captions and their reasons."),
+    click.option(
+        "--frames", type=COUNT, default=4, show_default=True, help="How many frames of a video are looked at."
+    ),
     click.option("--scenes", is_flag=True, help="Take the frames of a video from different scenes."),
     click.option("--workers", type=COUNT, help="How many cores to use (default: all, or OMP_NUM_THREADS)."),
 )
@@ -252,7 +290,7 @@ output_options = combine(
 own_pack = click.argument("pack", type=OwnPack())
 
 caption_filters = combine(
-    click.option("--id", "ids", type=int, multiple=True, help="This caption; may be given several times."),
+    click.option("--id", "ids", type=int, multiple=True, help="Captions with this id; may be given several times."),
     click.option("--source", multiple=True, help="Captions of this source; may be given several times."),
     click.option("--image", multiple=True, help="Captions of this image; may be given several times."),
     click.option("--match", metavar="REGEX", callback=_compile_pattern, help="Captions with a match of this pattern."),

@@ -7,23 +7,41 @@ from typing import Any
 import click
 
 from recap.cli.judging import encoder_options, exit_with_problems, load_judge, warnings_on_stderr
-from recap.cli.options import json_option, ray_option
+from recap.cli.options import format_option, ray_option
+from recap.errors import InputError
 
 
 @click.command()
 @click.argument("candidates", type=click.Path(exists=True, dir_okay=False))
-@click.option("--references", type=click.Path(exists=True, dir_okay=False), help="What people wrote, same formats.")
+@click.option(
+    "--references",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Captions that people wrote, in the formats of CANDIDATES.",
+)
 @click.option("--split", help="Take this split of a Karpathy file of references, such as test.")
-@click.option("--images", type=click.Path(exists=True, file_okay=False), help="The folder of the pictures, a path.")
+@click.option(
+    "--images",
+    type=click.Path(exists=True, file_okay=False),
+    help="Folder of the pictures, for metrics that look at them.",
+)
 @click.option("--metrics", default="all", show_default=True, help="Names joined by commas, such as bleu,cider,aclip-s.")
-@click.option("--spice", type=click.Choice(["python", "java"]), default="python", help="Which SPICE is meant by spice.")
+@click.option(
+    "--spice",
+    type=click.Choice(["python", "java"]),
+    default="python",
+    help="Which implementation of SPICE the name spice stands for.",
+)
 @encoder_options
 @ray_option
-@click.option("--against", type=click.Path(exists=True, dir_okay=False), help="Compare with these candidates.")
-@json_option()
-@click.option("--csv", "as_csv", is_flag=True, help="One line a metric; with --per-image one line an image.")
-@click.option("--markdown", is_flag=True, help="A table in markdown.")
-@click.option("--per-image", is_flag=True, help="Also the value of every image (with --json or --csv).")
+@click.option(
+    "--against",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Other candidates to compare with, by a paired bootstrap.",
+)
+@format_option("How scores are printed; csv has a line a metric, with --per-image a line an image.")
+@click.option("--csv", "as_csv", is_flag=True, help="The same as --format csv.")
+@click.option("--markdown", is_flag=True, help="The same as --format markdown.")
+@click.option("--per-image", is_flag=True, help="Also the score of every image, in json or csv.")
 @click.option("--heatmap", type=click.Path(dir_okay=False), help="Draw the correlation between metrics into this file.")
 def score(
     candidates: str,
@@ -33,6 +51,7 @@ def score(
     metrics: str,
     spice: str,
     against: str | None,
+    kind: str,
     as_json: bool,
     as_csv: bool,
     markdown: bool,
@@ -41,16 +60,19 @@ def score(
     ray: str | None,
     **which: Any,
 ) -> None:
-    """Score CANDIDATES, one caption for each image, with standard errors.
+    """Score CANDIDATES, one caption for each image, in points (100 times the fraction) with standard errors.
 
     CANDIDATES and references are COCO results or captions, a Karpathy file, {id: caption(s)}, jsonl or csv.
     Metrics that look at the picture need --images. What cannot be computed is listed with the reason; when it was
     asked for by name, or a picture could not be read, the exit code is 1.
     """
-    if as_json + as_csv + markdown > 1:
-        raise click.UsageError("choose one of --json, --csv and --markdown")
-    if per_image and not (as_json or as_csv):
-        raise click.UsageError("--per-image goes with --json or --csv")
+    flags = {"json": as_json, "csv": as_csv, "markdown": markdown}
+    named = {name for name, given in flags.items() if given} | ({kind} - {"table"})
+    if len(named) > 1:
+        raise click.UsageError(f"choose one format: {', '.join(sorted(named))}")
+    kind = next(iter(named), "table")
+    if per_image and kind not in ("json", "csv"):
+        raise click.UsageError("--per-image goes with --format json or csv")
     from recap.datasets.captions import read_candidates, read_references
     from recap.metrics.evaluate import evaluate
     from recap.metrics.registry import parse_metrics
@@ -74,16 +96,18 @@ def score(
             evaluate(system, known, images, encoder=encoder, alignment=alignment, metrics=wanted, progress=True)
             for system in in_common(systems)
         ]
+        if not reports[0].rows and metrics == "all":
+            raise InputError(f"nothing can be computed: {'; '.join(reports[0].reasons())}")
         comparisons = compare(*reports) if against else []
         if heatmap:
             save_heatmap(reports[0], heatmap)
-    if as_json:
+    if kind == "json":
         click.echo(reports_json(reports, comparisons, per_image=per_image))
-    elif as_csv:
+    elif kind == "csv":
         text = comparisons_csv(comparisons) if comparisons else reports[0].to_csv(per_image=per_image)
         click.echo(text, nl=False)
-    elif markdown:
-        click.echo(reports[0].to_markdown(), nl=False)
+    elif kind != "table":
+        click.echo(reports[0].to_markdown() if kind == "markdown" else reports[0].to_latex(), nl=False)
     else:
         from rich.console import Console, Group
 

@@ -8,6 +8,7 @@ named, the image encoder's own is taken. A path in such a name cannot hold a plu
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -71,6 +72,36 @@ _CLIP_MODELS = (
     *(_siglip(f"open_clip:{name}/webli", f"SigLIP {name}", (size, size)) for name, size in SIGLIP.items()),
 )
 _OWN = "Apache-2.0, MIT"
+
+_HUB = {
+    "siglip-base-patch16-224": "ViT-B-16-SigLIP",
+    "siglip-base-patch16-256": "ViT-B-16-SigLIP-256",
+    "siglip-base-patch16-384": "ViT-B-16-SigLIP-384",
+    "siglip-large-patch16-256": "ViT-L-16-SigLIP-256",
+    "siglip-large-patch16-384": "ViT-L-16-SigLIP-384",
+    "clip-vit-base-patch32": "ViT-B-32",
+    "clip-vit-base-patch16": "ViT-B-16",
+    "clip-vit-large-patch14": "ViT-L-14",
+    "clip-vit-large-patch14-336": "ViT-L-14-336",
+    "ViT-L-14@336px": "ViT-L-14-336",
+    "clip": "ViT-B-32",
+    "siglip": "ViT-B-16-SigLIP",
+}
+"""Names of the same models on the hub, in OpenAI's code and in speech, with open_clip's."""
+
+
+def _key(name: str) -> str:
+    """Return what is left of a name without its owner, case and punctuation."""
+    return re.sub(r"^(openai|google)/|[^a-z0-9]", "", name.lower())
+
+
+def _natural_names() -> dict[str, str]:
+    full = {info.name.removeprefix("open_clip:").partition("/")[0]: info.name for info in _CLIP_MODELS}
+    return {_key(name): full[model] for name, model in {**{name: name for name in full}, **_HUB}.items()}
+
+
+NATURAL_NAMES = _natural_names()
+"""Full names of CLIP and SigLIP by what people call them, without punctuation: ``ViT-B/32``, ``siglip``."""
 
 ENCODERS = Registry(
     "encoder",
@@ -186,7 +217,17 @@ def parse(spec: str) -> tuple[tuple[str, ...], str]:
 
 def _expand(name: str) -> str:
     """Return the name that an alias is short for, and any other as it is."""
-    return name if set(name) & set("+,:@") else ENCODERS.get(name).alias_of or name
+    if set(name) & set("+,:"):
+        return name
+    stem, at, views = name.rpartition("@")
+    for known, rest in ((name, ""), (stem, at + views)):
+        if known and known not in ENCODERS and _key(known) in NATURAL_NAMES:
+            return NATURAL_NAMES[_key(known)] + rest
+    if at:
+        return name
+    if "/" in name:
+        raise InputError(f"unknown encoder {name!r}; a CLIP of the hub is named open_clip:hf-hub:{name}")
+    return ENCODERS.get(name).alias_of or name
 
 
 def _load_image(name: str, options: LoadOptions) -> SingleImageEncoder:

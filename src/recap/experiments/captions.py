@@ -22,7 +22,7 @@ from recap.experiments.table import Cell
 from recap.language import LanguageModel, load_language_model
 from recap.metrics.evaluate import evaluate
 from recap.metrics.report import Report
-from recap.metrics.statistics import MetricResult, mean_result
+from recap.metrics.statistics import MetricResult, in_points, mean_result
 from recap.selection import by_consensus, is_degenerate
 from recap.settings import Settings
 from recap.types import Draft, Evidence, ImageLike, Vectors
@@ -127,7 +127,6 @@ def _by_consensus(evidence: Sequence[Evidence], drafts: Sequence[Draft], *, alon
 PARSED = ("spice", "softspice")
 """Metrics that parse all references: done once for all systems, their corpus value being a mean."""
 
-NO_POINTS = ("MID", "CLIPScore (100 cos)")
 """What is not shown in hundredths."""
 
 
@@ -182,10 +181,8 @@ def score_cells(reports: Mapping[str, Report], names: Sequence[str]) -> dict[str
 
 def points(result: MetricResult) -> Cell:
     """Return a metric for a table: in hundredths, with its standard error where there is one."""
-    scale = 1 if result.name in NO_POINTS else 100
-    if not np.isfinite(result.value):
-        return Cell()
-    return Cell(scale * result.value, scale * result.standard_error if np.isfinite(result.standard_error) else None)
+    value, error = (in_points(result.name, number) for number in (result.value, result.standard_error))
+    return Cell(value, error if np.isfinite(error) else None) if np.isfinite(value) else Cell()
 
 
 class _Known:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -41,13 +42,13 @@ def paper_section(
     return Section(f"the paper: {', '.join(part for part in (section, setting) if part)}", found)
 
 
-def retrieval_sections(section: str, columns: Sequence[str]) -> tuple[Section, Section]:
-    """Return the paper's two tables of retrieval on one data set: ways to align, and encoders as they are."""
+def retrieval_sections(section: str, columns: Sequence[str], encoder: str) -> tuple[Section, ...]:
+    """Return what the paper says of retrieval on one data set: ways to align, and this encoder as it is."""
     tables = ("retrieval", "retrieval-encoders")
-    return (
-        paper_section(tables[0], section, columns, also=tables[1]),
-        paper_section(tables[1], section, columns, setting="encoders without alignment", also=tables[0]),
-    )
+    plain = paper_section(tables[1], section, columns, setting="encoders without alignment", also=tables[0])
+    same = tuple(row for row in plain.rows if _plain(row.label.removeprefix("CLIP ")) == _backbone(encoder))
+    aligned = paper_section(tables[0], section, columns, also=tables[1])
+    return (aligned, replace(plain, rows=same)) if same else (aligned,)
 
 
 def paper_judgements(data: str, encoder: str = "") -> dict[str, float]:

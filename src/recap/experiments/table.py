@@ -1,4 +1,4 @@
-"""Tables of values with standard errors, the best of each column marked: as text, markdown, LaTeX or json."""
+"""Tables of values with standard errors, the best of each column marked: as text, json, csv, markdown or LaTeX."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from recap.errors import check_name
-from recap.types import html_table
+from recap.tables import csv_text, html_table, latex_escaped, markdown_row
 
 Better: TypeAlias = Literal["higher", "lower", "neither"]
 
@@ -108,27 +108,38 @@ class Table:
     def to_markdown(self) -> str:
         """Return a table in markdown; the best is bold."""
         header = [self.first, *(column.name for column in self.columns)]
-        lines = [f"**{self.title}**", "", _piped(header), _piped(["---", *("---:" for _ in self.columns)])]
+        lines = [f"**{self.title}**", "", markdown_row(header), markdown_row(["---", *("---:" for _ in self.columns)])]
         for section in self.sections:
             if section.title:
-                lines.append(_piped([f"*{section.title}*", *("" for _ in self.columns)]))
-            lines += map(_piped, self._rows(section, lambda text: f"**{text}**"))
+                lines.append(markdown_row([f"*{section.title}*", *("" for _ in self.columns)]))
+            lines += map(markdown_row, self._rows(section, lambda text: f"**{text}**"))
         notes = [*([BOLD] if self.has_best else []), *self.notes]
         return "\n".join([*lines, *(["", " ".join(notes)] if notes else [])]) + "\n"
 
     def to_latex(self) -> str:
         """Return a table for LaTeX with the package booktabs; the best is bold."""
         count = len(self.columns)
-        header = " & ".join(map(_escaped, (self.first, *(column.name for column in self.columns))))
-        lines = [r"\begin{table}", rf"\caption{{{_escaped(' '.join((self.title + '.', *self.notes)))}}}", r"\centering"]
+        header = " & ".join(map(latex_escaped, (self.first, *(column.name for column in self.columns))))
+        caption = latex_escaped(" ".join((self.title + ".", *self.notes)))
+        lines = [r"\begin{table}", rf"\caption{{{caption}}}", r"\centering"]
         lines += [rf"\begin{{tabular}}{{l{'c' * count}}}", r"\toprule", header + r" \\"]
         for section in self.sections:
             lines.append(r"\midrule")
             if section.title:
-                lines += [rf"\multicolumn{{{count + 1}}}{{c}}{{{_escaped(section.title)}}} \\", r"\midrule"]
-            rows = self._rows(section, lambda text: rf"\textbf{{{text}}}", _escaped)
+                lines += [rf"\multicolumn{{{count + 1}}}{{c}}{{{latex_escaped(section.title)}}} \\", r"\midrule"]
+            rows = self._rows(section, lambda text: rf"\textbf{{{text}}}", latex_escaped)
             lines += [" & ".join(row) + r" \\" for row in rows]
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
+
+    def to_csv(self) -> str:
+        """Return one line a row, not rounded, each value with its standard error."""
+        header = ["section", self.first, *(name for c in self.columns for name in (c.name, f"{c.name} standard error"))]
+        rows = [
+            [section.title, row.label, *(value for cell in row.cells for value in (cell.value, cell.error))]
+            for section in self.sections
+            for row in section.rows
+        ]
+        return csv_text(header, rows)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, not rounded, ready for json."""
@@ -179,25 +190,17 @@ class Table:
 
 
 FORMATS: Mapping[str, Callable[[Table], str]] = {
-    "text": Table.to_text,
+    "table": Table.to_text,
+    "json": Table.to_json,
+    "csv": Table.to_csv,
     "markdown": Table.to_markdown,
     "latex": Table.to_latex,
-    "json": Table.to_json,
 }
 
-SUFFIXES = {"text": ".txt", "markdown": ".md", "latex": ".tex", "json": ".json"}
+SUFFIXES = {"table": ".txt", "json": ".json", "csv": ".csv", "markdown": ".md", "latex": ".tex"}
 """How files of each format end."""
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
     first, *rest = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
     return "  ".join([first, *rest]).rstrip()
-
-
-def _piped(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
-
-
-def _escaped(text: str) -> str:
-    named = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"}
-    return "".join(named.get(letter, "\\" + letter if letter in "&%$#_{}" else letter) for letter in text)

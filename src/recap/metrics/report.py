@@ -1,12 +1,10 @@
-"""The outcome of an evaluation: one row a metric, as a table, json, csv or markdown."""
+"""The outcome of an evaluation: one row a metric, as a table, json, csv, markdown or LaTeX, in points."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +15,14 @@ from rich.text import Text
 
 from recap.errors import InputError
 from recap.metrics.ngrams import Floats
-from recap.metrics.statistics import MetricResult
-from recap.types import html_table
+from recap.metrics.statistics import MetricResult, in_points
+from recap.tables import csv_text, html_table, latex_text, markdown_text
 
-DIGITS = 4
+DIGITS = 1
+UNIT = "points: 100 times the fraction; MID and CLIPScore (100 cos) as they are"
+
+
+HEADER = ("metric", "points (x 100)", "standard error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +68,20 @@ class Report:
         """Return plain values, ready for json; a number that does not exist is None."""
         values: dict[str, Any] = {
             "images": len(self.ids),
+            "unit": UNIT,
             "encoder": self.encoder or None,
             "alignment": self.alignment or None,
             "metrics": [
-                {"metric": row.name, "value": number(row.value), "standard_error": number(row.standard_error)}
-                for row in self.rows
+                {"metric": name, "value": number(value), "standard_error": number(error)}
+                for name, value, error in self._points()
             ],
             "unavailable": [{"metric": missing.name, "reason": missing.reason} for missing in self.unavailable],
             "problems": list(self.problems),
         }
         if per_image:
-            columns = {row.name: row.per_image for row in self.rows}
+            columns = [(row.name, row.per_image) for row in self.rows]
             values["per_image"] = [
-                {"id": image, **{name: number(column[place]) for name, column in columns.items()}}
+                {"id": image, **{name: number(in_points(name, column[place])) for name, column in columns}}
                 for place, image in enumerate(self.ids)
             ]
         return values
@@ -91,41 +94,53 @@ class Report:
         """Return one line a metric, or with ``per_image`` one line an image and one column a metric."""
         if per_image:
             header = ["id", *(row.name for row in self.rows)]
-            columns = [row.per_image for row in self.rows]
-            lines = [[image, *(_cell(column[i]) for column in columns)] for i, image in enumerate(self.ids)]
+            lines = [
+                [image, *(_cell(in_points(row.name, row.per_image[i])) for row in self.rows)]
+                for i, image in enumerate(self.ids)
+            ]
         else:
-            header = ["metric", "value", "standard_error", "note"]
-            lines = [[row.name, _cell(row.value), _cell(row.standard_error), ""] for row in self.rows]
+            header = ["metric", "points", "standard_error", "note"]
+            lines = [[name, _cell(value), _cell(error), ""] for name, value, error in self._points()]
             lines += [[missing.name, "", "", missing.reason] for missing in self.unavailable]
         return csv_text(header, lines)
 
     def to_markdown(self) -> str:
         """Return a table in markdown."""
-        lines = ["| metric | value | standard error |", "|---|---:|---:|"]
-        lines += [f"| {row.name} | {shown(row.value)} | {shown(row.standard_error)} |" for row in self.rows]
-        lines += [f"| {missing.name} | not available: {missing.reason} | |" for missing in self.unavailable]
-        return "\n".join(lines) + "\n"
+        return markdown_text(HEADER, self._lines())
+
+    def to_latex(self) -> str:
+        """Return a table for LaTeX with the package booktabs."""
+        return latex_text(HEADER, self._lines(), f"{len(self.ids):,} captions.")
+
+    def _points(self) -> Iterator[tuple[str, float, float]]:
+        """Yield each metric with its value and standard error in points."""
+        for row in self.rows:
+            yield row.name, in_points(row.name, row.value), in_points(row.name, row.standard_error)
+
+    def _lines(self) -> list[list[str]]:
+        """Return the rows for a reader, and what is not available below them."""
+        lines = [[name, shown(value), shown(error)] for name, value, error in self._points()]
+        return lines + [[missing.name, f"not available: {missing.reason}", ""] for missing in self.unavailable]
 
     def __repr__(self) -> str:
-        values = ", ".join(f"{row.name} {shown(row.value)}" for row in self.rows) or "nothing"
+        values = ", ".join(f"{name} {shown(value)}" for name, value, _ in self._points()) or "nothing"
         return f"Report({len(self.ids):,} captions: {values})"
 
     def _repr_html_(self) -> str:
-        rows = [(row.name, shown(row.value), shown(row.standard_error)) for row in self.rows]
-        return html_table(("metric", "value", "standard error"), rows, f"{len(self.ids):,} captions")
+        return html_table(HEADER, self._lines(), f"{len(self.ids):,} captions")
 
     def __rich__(self) -> Group:
         """Return what ``rich.print`` shows: a table, and what is not available below it."""
         title = f"{len(self.ids):,} captions" + "".join(f", {part}" for part in (self.encoder, self.alignment) if part)
         table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
         table.add_column("metric")
-        table.add_column("value", justify="right")
+        table.add_column("points (x 100)", justify="right")
         table.add_column("std. error", justify="right")
         table.add_column("")
-        for row in self.rows:
+        for row, (name, value, error) in zip(self.rows, self._points(), strict=True):
             left_out = int(np.isnan(row.per_image).sum())
             note = f"{left_out:,} without a readable picture" if left_out else ""
-            table.add_row(row.name, shown(row.value), shown(row.standard_error), Text(note, style="dim"))
+            table.add_row(name, shown(value), shown(error), Text(note, style="dim"))
         return Group(table, *unavailable_lines(self))
 
     def reasons(self) -> dict[str, list[str]]:
@@ -150,15 +165,6 @@ def number(value: float) -> float | None:
 def shown(value: float) -> str:
     """Return a number for a reader."""
     return f"{value:.{DIGITS}f}" if math.isfinite(value) else "-"
-
-
-def csv_text(header: Sequence[str], lines: Sequence[Sequence[object]]) -> str:
-    """Return rows as csv."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(lines)
-    return text.getvalue()
 
 
 def _cell(value: float) -> str:

@@ -18,8 +18,9 @@ from recap.errors import InputError, MissingExtraError
 from recap.files import atomic_write
 from recap.metrics.bleu import bleu_of_counts
 from recap.metrics.ngrams import Floats
-from recap.metrics.report import Report, csv_text, number, shown
-from recap.metrics.statistics import MetricResult, bootstrap_sums
+from recap.metrics.report import Report, number, shown
+from recap.metrics.statistics import MetricResult, bootstrap_sums, in_points
+from recap.tables import csv_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,6 +42,10 @@ class Comparison:
     """95 % of the differences when images are drawn again."""
     p_value: float
     """Two-sided: how often a difference of the other sign, or none, would be seen; small means the sign is sure."""
+
+    def points(self) -> tuple[float, ...]:
+        """Return both values, their difference and its interval in points."""
+        return tuple(in_points(self.metric, n) for n in (self.value, self.other, self.difference, *self.interval))
 
 
 def compare(report: Report, other: Report, *, replicates: int = REPLICATES, seed: int = 0) -> list[Comparison]:
@@ -183,8 +188,8 @@ def in_common(systems: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
 
 def comparisons_csv(comparisons: Sequence[Comparison]) -> str:
     """Return comparisons as csv."""
-    header = ["metric", "value", "other", "difference", "low", "high", "p_value"]
-    rows = [(c.metric, c.value, c.other, c.difference, *c.interval, c.p_value) for c in comparisons]
+    header = ["metric", "points", "other", "difference", "low", "high", "p_value"]
+    rows = [(c.metric, *c.points(), c.p_value) for c in comparisons]
     return csv_text(header, rows)
 
 
@@ -196,8 +201,8 @@ def reports_json(reports: Sequence[Report], comparisons: Sequence[Comparison], *
         values["comparison"] = [
             {
                 "metric": item.metric,
-                "difference": number(item.difference),
-                "interval": [number(bound) for bound in item.interval],
+                "difference": number(item.points()[2]),
+                "interval": [number(bound) for bound in item.points()[3:]],
                 "p_value": number(item.p_value),
             }
             for item in comparisons
@@ -214,7 +219,6 @@ def comparisons_table(comparisons: Sequence[Comparison]) -> list[RenderableType]
     for column in ("metric", "first", "other", "difference", "interval", "p"):
         table.add_column(column, justify="left" if column == "metric" else "right")
     for item in comparisons:
-        interval = " to ".join(shown(bound) for bound in item.interval)
-        figures = (shown(item.value), shown(item.other), shown(item.difference), interval, shown(item.p_value))
-        table.add_row(item.metric, *figures)
+        value, other, difference, low, high = map(shown, item.points())
+        table.add_row(item.metric, value, other, difference, f"{low} to {high}", f"{item.p_value:.4f}")
     return ["", table]

@@ -10,6 +10,14 @@ import numpy as np
 from recap.errors import RecapWarning
 from recap.metrics.ngrams import Floats
 
+NO_POINTS = ("MID", "CLIPScore (100 cos)")
+"""Metrics that are no fractions, and are shown as they are."""
+
+
+def in_points(name: str, value: float) -> float:
+    """Return a score as it is shown everywhere: in points, a hundred times the fraction that a metric computes."""
+    return value if name in NO_POINTS else 100 * value
+
 
 class MetricWarning(RecapWarning):
     """A metric was computed, but the number means less than it seems to."""
@@ -28,8 +36,8 @@ class MetricResult:
     """Of ``value``, from the spread over candidates; NaN when there is only one."""
 
     def __repr__(self) -> str:
-        value = f"{self.value:.4f} ± {self.standard_error:.4f}"
-        return f"MetricResult({self.name!r}, {value}, {len(self.per_image):,} captions)"
+        value, error = (in_points(self.name, number) for number in (self.value, self.standard_error))
+        return f"MetricResult({self.name!r}, {value:.1f} ± {error:.1f} points, {len(self.per_image):,} captions)"
 
 
 def mean_result(name: str, per_image: Floats) -> MetricResult:
