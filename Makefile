@@ -1,9 +1,10 @@
 # make demo   caption the example pictures        make test    everything that CI checks
 # make lint   ruff, mypy, direction of imports    make bench   the benchmarks that need no other data
+# make results DATA=DIR   every table of docs/results.md again, the cheap ones first; resumes
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-lowest lint bench clean
+.PHONY: demo test test-lowest lint bench results clean
 
 demo: .venv/core
 	$(BIN)/recap setup
@@ -31,6 +32,11 @@ bench: .venv/all
 	$(BIN)/python benchmarks/fit.py
 	$(BIN)/python benchmarks/retrieval.py
 	$(BIN)/python benchmarks/metrics.py
+
+results: .venv/all
+	$(if $(DATA),,$(error DATA=DIR names the folder of data sets, see docs/experiments.md))
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench,experiments,baselines]'
+	$(BIN)/python benchmarks/results.py $(DATA) --out results
 
 clean:
 	rm -rf .venv

@@ -101,6 +101,17 @@ def test_match_keeps_the_order_of_candidates_and_counts_what_it_leaves_out():
     ]
 
 
+def test_a_path_is_matched_by_its_end():
+    """Of two pictures called 0.png the folder tells which is meant."""
+    references = {"one/0.png": ["a"], "two/0.png": ["b"]}
+    with pytest.warns(CaptionsWarning, match="1 candidates have no reference"):
+        matched = match({"all/two/0.png": "x", "all/one/0.png": "y", "all/three/1.png": "z"}, references)
+    assert matched.ids == ("two/0.png", "one/0.png")
+    assert matched.references == (("b",), ("a",))
+    with pytest.raises(InputError, match="two images have the name '0'"):
+        match({"here/one/0.png": "x", "there/one/0.png": "y"}, references)
+
+
 def test_match_by_file_name_only_where_ids_differ():
     numbers = {"391895": "a man", "42": "a dog"}
     files = {"val2014/COCO_val2014_000000391895.jpg": ["one"], "COCO_train2014_000000000042.jpg": ["two"]}

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from recap.datasets import read_pairs
+from recap.datasets.captions import read_references
 from recap.datasets.xray import read_xrays
 from recap.errors import InputError
 
@@ -90,6 +91,12 @@ def test_the_same_file_is_read_as_pairs(studies: Path) -> None:
     assert {pair.id[:5] for pair in test} == {"CXR20", "CXR21", "CXR22"}
     with pytest.raises(InputError, match="no split dev; there are test, train, val"):
         read_pairs(studies / "annotation.json", splits=["dev"])
+
+
+def test_the_same_file_gives_references_by_picture(studies: Path) -> None:
+    references = read_references(studies / "annotation.json", split="val")
+    assert references["CXR10/1.png"] == ["Heart  10.\nNo fracture."]
+    assert len(references) == 6
 
 
 def test_a_study_without_a_report_is_named(studies: Path) -> None:

@@ -99,9 +99,12 @@ def collect(records: Iterable[tuple[Any, Any]], where: str) -> Captions:
 def match(candidates: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> Matched:
     """Bring candidates and references of the same image together, in the order of the candidates.
 
-    Where no id occurs on both sides, file names are compared without folder and suffix, those of COCO by their number.
-    What is on one side only is left out with a warning that counts it.
+    Where no id occurs on both sides, a candidate's path may end with the id of a reference; else file names are
+    compared without folder and suffix, those of COCO by their number. What is on one side only is left out with a
+    warning that counts it.
     """
+    if not any(image in references for image in candidates):
+        candidates = _by_ending(candidates, references) or candidates
     if not any(image in references for image in candidates):
         candidates, references = by_stem(candidates, "candidates"), by_stem(references, "references")
     usable = {image: tuple(text for text in texts if text.strip()) for image, texts in references.items()}
@@ -118,6 +121,19 @@ def match(candidates: Mapping[str, str], references: Mapping[str, Sequence[str]]
     if blank:
         warnings.warn(f"{blank} empty references are left out", CaptionsWarning, stacklevel=2)
     return Matched(ids, tuple(candidates[image] for image in ids), tuple(usable[image] for image in ids))
+
+
+def _by_ending(candidates: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return candidates whose path ends with the id of a reference under that id; nothing if two end with the same."""
+    found: dict[str, str] = {}
+    for image, text in candidates.items():
+        parts = PurePosixPath(image.replace("\\", "/")).parts
+        endings = ("/".join(parts[start:]) for start in range(1, len(parts)))
+        name = next((ending for ending in endings if ending in references), image)
+        if name in found:
+            return {}
+        found[name] = text
+    return found
 
 
 def find_pictures(ids: Iterable[str], folder: str | Path) -> list[Path | None]:

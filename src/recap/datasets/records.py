@@ -226,8 +226,11 @@ def _flatten_splits(
         for number, item in enumerate(content[split]):
             record = _record(f"{path}: {split} {number}", item)
             pictures = record.find(*IMAGE_FIELDS)
-            for picture in pictures if isinstance(pictures, list) else [pictures]:
-                yield Record(record.where, {**record.values, "image": picture})
+            if not isinstance(pictures, list):
+                yield record
+                continue
+            for picture in pictures:
+                yield Record(record.where, {**record.values, "image": picture, "image_id": picture})
 
 
 def _flatten_karpathy(

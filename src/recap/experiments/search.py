@@ -195,7 +195,12 @@ def draw_lines(title: str, xlabel: str, lines: Mapping[str, Mapping[float, Row]]
         name: {label: {x: cell_of(row, name) for x, row in line.items()} for label, line in lines.items()}
         for name in DRAWN
     }
-    return draw_panels(title, xlabel, panels)
+    known = {
+        name: panel
+        for name, panel in panels.items()
+        if any(cell.value is not None for line in panel.values() for cell in line.values())
+    }
+    return draw_panels(title, xlabel, known or panels)
 
 
 def draw_panels(
@@ -204,7 +209,7 @@ def draw_panels(
     """Draw a panel for each name, with a line for each series in it; values of x stand at equal distances."""
     figure = new_figure(3 + 3 * len(panels), 3.8)
     figure.suptitle(title)
-    for axes, (name, lines) in zip(figure.subplots(1, len(panels)), panels.items(), strict=True):
+    for axes, (name, lines) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
         places = {x: place for place, x in enumerate(sorted({x for line in lines.values() for x in line}))}
         for label, line in lines.items():
             known = {places[x]: cell for x, cell in line.items() if cell.value is not None}
