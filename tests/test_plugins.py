@@ -94,4 +94,4 @@ def test_all_are_shown() -> None:
     shown = CliRunner().invoke(info).output
     assert "mean colours" in shown
     assert "words a caption" in shown
-    assert "recap-captioner[zoo]" in shown
+    assert "[zoo]'" in shown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 
 class RecapWarning(UserWarning):
@@ -44,8 +45,16 @@ class MissingExtraError(RecapError, ImportError):
     """An optional part is not installed."""
 
     def __init__(self, what: str, extra: str) -> None:
-        super().__init__(f"{what} needs an optional part: pip install 'recap-captioner[{extra}]'")
+        super().__init__(f"{what} needs an optional part: {install_command(extra)}")
         self.extra = extra
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an optional part: from the clone that this is run from, or from the index."""
+    clone = Path(__file__).parents[2]
+    package = clone / "pyproject.toml"
+    ours = package.is_file() and 'name = "recap-captioner"' in package.read_text(encoding="utf-8", errors="replace")
+    return f"pip install '{clone if ours else 'recap-captioner'}[{extra}]'"
 
 
 class AssetError(RecapError):

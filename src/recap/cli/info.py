@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from recap.cli.options import format_option, print_json, print_rows, warn
+from recap.errors import install_command
 
 PARTS = ("numpy", "onnxruntime", "faiss-cpu", "xllamacpp", "torch", "open_clip_torch", "transformers", "ctranslate2")
 
@@ -105,7 +106,7 @@ def _on_disk(name: str, verify: bool) -> str:
 
 
 def _available(missing_extra: str | None) -> str:
-    return "yes" if missing_extra is None else f"pip install 'recap-captioner[{missing_extra}]'"
+    return "yes" if missing_extra is None else install_command(missing_extra)
 
 
 def _version(name: str) -> str:
