@@ -35,6 +35,16 @@ def test_formats(pack: Path, photos: Path):
     assert "<title>a red wall</title>" in page
 
 
+def test_paths_are_as_they_were_given(pack: Path, photos: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(photos.parent)
+    shown = recap("search", "a red wall", "photos", "--pack", pack, "-k", 1).stdout
+    assert shown.split("\t")[1] == "photos/red.png\n"
+    page = recap("search", "a red wall", "photos", "--pack", pack, "-k", 1, "--format", "html").stdout
+    assert f'href="{(photos / "red.png").as_uri()}"' in page
+    table = recap("search", "a red wall", "photos", "--pack", pack, "-k", 1, "--format", "markdown").stdout
+    assert "photos/red.png" in table.splitlines()[2]
+
+
 def test_a_page_runs_nothing_of_what_it_shows(pack: Path, photos: Path):
     (photos / "red.png").rename(photos / "<img src=x>&.png")
     page = recap("search", "<script>a red wall", photos, "--pack", pack, "--format", "html").stdout

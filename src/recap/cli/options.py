@@ -175,9 +175,9 @@ def device_option(help: str) -> Decorator:
     )
 
 
-def format_option(help: str = "How it is printed.") -> Decorator:
-    """Return ``--format`` for commands that print a table, and ``--json`` for short."""
-    choice = click.Choice(["table", "json", "csv", "markdown", "latex"])
+def format_option(help: str = "How it is printed.", *others: str) -> Decorator:
+    """Return ``--format`` for commands that print a table, and ``--json`` for short; ``others`` are more formats."""
+    choice = click.Choice(["table", "json", "csv", "markdown", "latex", *others])
     return combine(
         click.option("--format", "kind", type=choice, default="table", show_default=True, help=help),
         json_option("The same as --format json."),

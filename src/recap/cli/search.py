@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from recap.cli.options import COUNT, pack_options, print_csv, print_json, printable, warn
+from recap.cli.options import COUNT, format_option, pack_options, print_json, print_rows, printable, warn
 
 
 @click.command()
@@ -16,15 +16,8 @@ from recap.cli.options import COUNT, pack_options, print_csv, print_json, printa
 @click.argument("pictures", nargs=-1, required=True, metavar="PICTURE...")
 @pack_options
 @click.option("-k", type=COUNT, default=20, show_default=True, help="How many pictures.")
-@click.option(
-    "--format",
-    "kind",
-    type=click.Choice(["table", "json", "csv", "html"]),
-    default="table",
-    show_default=True,
-    help="What is printed: json has one object a line, html is a page of thumbnails.",
-)
-def search(text: str, pictures: tuple[str, ...], pack: str, device: str, k: int, kind: str) -> None:
+@format_option("What is printed: json has one object a line, html is a page of thumbnails.", "html")
+def search(text: str, pictures: tuple[str, ...], pack: str, device: str, k: int, kind: str, as_json: bool) -> None:
     """Find the pictures that TEXT describes, best first.
 
     PICTURE is a picture, a folder (searched through) or a glob pattern. Prints SIMILARITY<tab>PATH. The first search
@@ -41,15 +34,15 @@ def search(text: str, pictures: tuple[str, ...], pack: str, device: str, k: int,
     if kind == "html":
         from recap.batch.report import write_thumbnails
 
-        write_thumbnails(sys.stdout.buffer, text, found, lambda path: Path(path).as_uri())
-    elif kind == "csv":
-        print_csv([asdict(item) for item in found], ("path", "similarity"))
-    elif kind == "json":
+        write_thumbnails(sys.stdout.buffer, text, found, lambda path: Path(path).absolute().as_uri())
+    elif as_json or kind == "json":
         for item in found:
             print_json(asdict(item))
-    else:
+    elif kind == "table":
         for item in found:
             click.echo(f"{item.similarity:.3f}\t{printable(item.path)}")
+    else:
+        print_rows([asdict(item) for item in found], kind)
     for problem in index.problems:
         warn(problem)
     if index.problems:

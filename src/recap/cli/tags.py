@@ -10,11 +10,12 @@ import click
 
 from recap.cli.options import (
     find_pictures,
+    format_option,
     lm_option,
     load_captioner,
     pack_options,
-    print_csv,
     print_json,
+    print_rows,
     printable,
     warn,
 )
@@ -34,14 +35,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Least score of a keyword; lower for more.",
 )
-@click.option(
-    "--format",
-    "kind",
-    type=click.Choice(["table", "json", "csv"]),
-    default="table",
-    show_default=True,
-    help="What is printed: json has one object a line, csv one row a keyword.",
-)
+@format_option("What is printed: json has one object a line a picture, csv and the like one row a keyword.")
 @click.option("--sidecars", is_flag=True, help="Write them into a .txt file beside each picture, if there is none.")
 @click.option("--metadata", is_flag=True, help="Add them to the keywords inside the pictures (XMP, IPTC).")
 @click.option("--keep-originals", is_flag=True, help="With --metadata: keep a copy of each file as it was.")
@@ -52,6 +46,7 @@ def tags(
     language_model: str | None,
     min_score: float,
     kind: str,
+    as_json: bool,
     sidecars: bool,
     metadata: bool,
     keep_originals: bool,
@@ -82,12 +77,12 @@ def tags(
             failed += 1
             continue
         sink.add(path, [tag.text for tag in found])
-        if kind == "csv":
+        if not as_json and kind not in ("table", "json"):
             rows += [{"path": path, "keyword": tag.text, "score": tag.score} for tag in found]
         else:
-            _print(path, found, kind)
-    if kind == "csv":
-        print_csv(rows, ("path", "keyword", "score"))
+            _print(path, found, as_json=as_json or kind == "json")
+    if rows:
+        print_rows(rows, kind)
     for reason in sink.refused:
         warn(reason)
     if sink.kept:
@@ -96,8 +91,8 @@ def tags(
         sys.exit(1)
 
 
-def _print(path: str, found: tuple[Tag, ...], kind: str) -> None:
-    if kind == "json":
+def _print(path: str, found: tuple[Tag, ...], *, as_json: bool) -> None:
+    if as_json:
         print_json({"path": path, "tags": [asdict(tag) for tag in found]})
     else:
         click.echo(f"{printable(path)}\t{printable(', '.join(tag.text for tag in found))}")

@@ -33,6 +33,7 @@ MAX_TEXT = 100_000
 """Characters of a prompt."""
 
 _Prompt = Annotated[str, Field(max_length=MAX_TEXT)]
+_Base64 = Annotated[str, Field(json_schema_extra={"format": "byte"})]
 
 
 class _Lenient(BaseModel):
@@ -82,7 +83,7 @@ class OllamaMessage(_Lenient):
 
     role: str = Field(max_length=50)
     content: _Prompt | None = ""
-    images: list[str] | None = Field(None, description="Pictures in base64.")
+    images: list[_Base64] | None = Field(None, description="Pictures in base64.")
 
 
 class OllamaChat(_Lenient):
@@ -99,7 +100,7 @@ class OllamaGenerate(_Lenient):
 
     model: str = Field(MODEL, max_length=200)
     prompt: _Prompt | None = ""
-    images: list[str] | None = Field(None, description="Pictures in base64.")
+    images: list[_Base64] | None = Field(None, description="Pictures in base64.")
     stream: bool | None = True
     format: Any = None
 
