@@ -29,6 +29,17 @@ def test_help_imports_nothing_heavy():
     assert "caption" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
+def test_help_of_a_command_imports_no_encoder():
+    program = (
+        "import sys\nfrom recap.cli.main import cli\n"
+        "cli.main(['caption', '--help'], standalone_mode=False)\n"
+        "print(sorted({'PIL', 'tqdm', 'recap.encoders', 'recap.batch.run'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "parquet" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 def test_caption_prints_path_and_caption(pack: Path, new_pictures: dict[str, Path]):
     done = recap("caption", "--pack", pack, new_pictures["red"], new_pictures["blue"])
     lines = [line.split("\t") for line in done.stdout.splitlines()]
