@@ -172,3 +172,16 @@ def test_heatmap(files: Path):
 )
 def test_usage_errors(files: Path, options):
     assert "Error" in run(files, *basics(*options), code=2).stderr
+
+
+def test_a_metric_of_the_users_own(files: Path):
+    (files / "mine.py").write_text(
+        "def words(captions, references):\n    return [len(c.split()) / 100 for c in captions]\n"
+    )
+    values = json.loads(run(files, *basics("--metrics", f"rouge-l,{files}/mine.py:words", "--json")).stdout)
+    assert [row["metric"] for row in values["metrics"]] == ["ROUGE-L", "words"]
+    expected = sum(len(text.split()) for text in CANDIDATES.values()) / len(CANDIDATES)
+    assert values["metrics"][1]["value"] == pytest.approx(expected)
+    for name in (f"{files}/mine.py:other", "no_such_module:words", f"{files}/gone.py:words"):
+        with pytest.raises(InputError, match="cannot be imported"):
+            run(files, *basics("--metrics", name))

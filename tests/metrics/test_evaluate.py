@@ -280,3 +280,25 @@ def test_preferences_give_accuracies():
 
 def _fields(pairs: Preferences) -> dict[str, object]:
     return {name: getattr(pairs, name) for name in pairs.__dataclass_fields__}
+
+
+def test_metrics_of_the_users_own():
+    def brevity(candidates, references):
+        return [1 / len(text.split()) for text in candidates]
+
+    def together(candidates, references):
+        return sum(map(len, references)) / len(candidates)
+
+    said, known = ["a cat", "a dog in the snow"], [["a cat"], ["a dog", "snow"]]
+    report = evaluate(said, known, metrics=["rouge-l", brevity, together])
+    assert [row.name for row in report.rows] == ["ROUGE-L", "brevity", "together"]
+    assert report["brevity"].per_image.tolist() == [0.5, 0.2]
+    assert report["brevity"].value == pytest.approx(0.35)
+    assert report["together"].value == 1.5
+    assert evaluate(said, metrics=brevity)["brevity"].value == pytest.approx(0.35)
+
+    def bad(candidates, references):
+        return [1.0]
+
+    with pytest.raises(InputError, match=r"bad gave \(1,\) scores for 2 captions"):
+        evaluate(said, known, metrics=bad)

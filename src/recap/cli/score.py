@@ -24,7 +24,12 @@ from recap.errors import InputError
     type=click.Path(exists=True, file_okay=False),
     help="Folder of the pictures, for metrics that look at them.",
 )
-@click.option("--metrics", default="all", show_default=True, help="Names joined by commas, such as bleu,cider,aclip-s.")
+@click.option(
+    "--metrics",
+    default="all",
+    show_default=True,
+    help="Names joined by commas, such as bleu,cider,aclip-s, or my_module:function.",
+)
 @click.option(
     "--spice",
     type=click.Choice(["python", "java"]),

@@ -20,7 +20,7 @@ from recap.encoders.base import Encoder
 from recap.errors import RecapError
 from recap.metrics.bleu import bleu_counts
 from recap.metrics.judge import Judge, NotAvailableError
-from recap.metrics.registry import BLEU, METRICS, Metric, parse_metrics
+from recap.metrics.registry import BLEU, Metric, OwnMetric, choose_metrics
 from recap.metrics.report import Report, Unavailable
 from recap.metrics.statistics import MetricResult
 from recap.types import ImageLike
@@ -36,7 +36,7 @@ def evaluate(
     *,
     encoder: Encoder | None = None,
     alignment: LinearAlignment | None = None,
-    metrics: str | Sequence[str] = "all",
+    metrics: str | OwnMetric | Sequence[str | OwnMetric] = "all",
     image_index: Sequence[int] | npt.NDArray[np.integer] | None = None,
     progress: bool = False,
 ) -> Report:
@@ -48,16 +48,17 @@ def evaluate(
         images: the pictures in the same order, by image id, or (with ids) the folder they lie in.
         encoder: for metrics that look at the picture; ``recap.load_encoder`` makes one.
         alignment: for aCLIP-S, RefaCLIP-S and CLIP+DN: the one of a pack, or fitted to pairs with the same encoder.
-        metrics: names of ``METRICS``, ``"all"``, or several joined by commas.
+        metrics: names of ``METRICS``, ``"all"``, or several joined by commas; or functions of your own, which take the
+            captions and their references and return a score for each, or one for all.
         image_index: for lists only: the image of each candidate, where an image has several or none.
         progress: whether to show bars.
     """
-    wanted = parse_metrics(metrics)
+    wanted = choose_metrics(metrics)
     given = Given.of(candidates, references, images, image_index)
     judge = Judge(given, encoder, alignment, progress)
     rows: list[MetricResult] = []
     unavailable: list[Unavailable] = []
-    for metric in map(METRICS.get, wanted):
+    for metric in wanted:
         try:
             rows.append(_score(judge, metric))
         except NotAvailableError as problem:
@@ -70,7 +71,7 @@ def evaluate(
         alignment=f"{alignment.method} on {alignment.n_pairs_:,.0f} pairs" if alignment and judge.looked else "",
         problems=judge.problems,
         bleu_counts=bleu_counts(judge.corpus).astype(np.float64)
-        if set(BLEU) & set(wanted) and given.references is not None
+        if {metric.name for metric in wanted} & set(BLEU) and given.references is not None
         else None,
     )
 

@@ -20,7 +20,7 @@ from recap.metrics.corpus import Corpus, References
 from recap.metrics.mid import mid
 from recap.metrics.ngrams import Floats
 from recap.metrics.softspice import soft_spice
-from recap.metrics.statistics import MetricResult, mean_standard_error
+from recap.metrics.statistics import MetricResult, mean_result, mean_standard_error
 from recap.types import Vectors
 
 
@@ -93,6 +93,20 @@ class Judge:
         scorer, references = self._imported(module, function), self._given.references
         result: MetricResult = scorer(self._given.candidates, references, self._given.image_index.tolist())
         return result
+
+    def score_own(self, function: Callable[..., Any], title: str) -> MetricResult:
+        """Compute a user's metric: a function of the captions, and the references of each or None."""
+        candidates, known = list(self._given.candidates), self._given.references
+        references = None if known is None else [list(known[image]) for image in self._given.image_index.tolist()]
+        found = function(candidates, references)
+        if isinstance(found, MetricResult):
+            return found
+        if np.ndim(found) == 0:
+            return MetricResult(title, float(found), np.full(len(candidates), np.nan), float("nan"))
+        scores = np.asarray(found, dtype=np.float64)
+        if scores.shape != (len(candidates),):
+            raise InputError(f"{title} gave {scores.shape} scores for {len(candidates)} captions")
+        return mean_result(title, scores)
 
     def _imported(self, module: str, function: str) -> Callable[..., Any]:
         if self._given.references is None:

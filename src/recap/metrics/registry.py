@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any, TypeAlias
 
-from recap.errors import UnknownNameError
+from recap.errors import InputError, UnknownNameError
 from recap.metrics import clip
 from recap.metrics.cider import Cider, CiderD
 from recap.metrics.clip import PREFIX
@@ -91,6 +94,48 @@ ALIASES: dict[str, tuple[str, ...]] = {
 }
 
 
+OwnMetric: TypeAlias = Callable[..., Any]
+"""A user's metric: captions and their references (lists, or None) to a score for each caption, or one for all."""
+
+
+def own_metric(given: str | OwnMetric) -> Metric:
+    """Return a metric that is a function of the user's, or where it is found: ``module:name``, ``file.py:name``."""
+    function = _load_function(given) if isinstance(given, str) else given
+    title = str(getattr(function, "__name__", type(function).__name__))
+    return Metric(title, "a metric of your own", title, lambda judge: judge.score_own(function, title))
+
+
+def _load_function(place: str) -> OwnMetric:
+    module, _, name = place.rpartition(":")
+    try:
+        if module.endswith(".py"):
+            spec = spec_from_file_location(Path(module).stem, module)
+            assert spec is not None and spec.loader is not None  # noqa: PT018
+            loaded = module_from_spec(spec)
+            spec.loader.exec_module(loaded)
+        else:
+            loaded = import_module(module)
+        found: OwnMetric = getattr(loaded, name)
+    except (ImportError, AttributeError, OSError) as error:
+        raise InputError(f"the metric {place!r} cannot be imported: {error}") from error
+    if not callable(found):
+        raise InputError(f"the metric {place!r} is no function")
+    return found
+
+
+def choose_metrics(metrics: str | OwnMetric | Sequence[str | OwnMetric]) -> list[Metric]:
+    """Return the metrics that are meant, in order: those of names, and functions of the user's."""
+    given = metrics.split(",") if isinstance(metrics, str) else [metrics] if callable(metrics) else list(metrics)
+    chosen: dict[str, Metric] = {}
+    for item in given:
+        if callable(item) or ":" in item:
+            metric = own_metric(item.strip() if isinstance(item, str) else item)
+            chosen[f"own {metric.name}"] = metric
+        else:
+            chosen.update((name, METRICS.get(name)) for name in parse_metrics(item))
+    return list(chosen.values())
+
+
 def parse_metrics(metrics: str | Sequence[str]) -> tuple[str, ...]:
     """Return the names that are meant, in order, each once."""
     names = metrics.split(",") if isinstance(metrics, str) else list(metrics)
@@ -98,6 +143,9 @@ def parse_metrics(metrics: str | Sequence[str]) -> tuple[str, ...]:
     found: list[str] = []
     for name in names:
         key = name.strip().lower().replace("siglip", "clip").replace("_", "-")
+        if ":" in key:
+            found.append(name.strip())
+            continue
         if key not in known and key not in METRICS:
             raise UnknownNameError("metric", name.strip(), [*known, *METRICS.names()])
         found += known.get(key, (key,))
