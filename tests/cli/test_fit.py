@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 import tarfile
 from pathlib import Path
@@ -132,7 +133,8 @@ def test_a_pack_of_enough_pictures_is_calibrated(
             pixels[0, 0] ^= 7
             Image.fromarray(pixels).save(twin)
     options = ("--encoder", f"onnx:{encoder_folder}", "--lm", "none", "--method", "ols")
-    recap("fit", pairs, "--out", tmp_path / "pack", *options)
+    done = recap("fit", pairs, "--out", tmp_path / "pack", *options)
+    assert re.search(r"^seconds: encoding \d+\.\d, map \d+\.\d, confidence \d+\.\d$", done.stderr, re.MULTILINE)
     told = recap("caption", new_pictures["red"], "--pack", tmp_path / "pack", "--json").stdout
     assert 0 < json.loads(told)["confidence"] < 1
     recap("fit", pairs, "--out", tmp_path / "plain", *options, "--no-calibrate", "--keep-vectors")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import time
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Self, Unpack, cast
 
 from recap.datastore import MutableStore
@@ -26,6 +28,8 @@ class FittedPack(Pack):
 
     report = FitReport()
     """What went into the last fit or update, and what was wrong with the rest."""
+    seconds: Mapping[str, float] = MappingProxyType({})
+    """What each part of the last fit took: encoding, map, validation, confidence."""
 
     @classmethod
     def fit(
@@ -69,6 +73,7 @@ class FittedPack(Pack):
         chosen = Settings().but(**settings)
         loaded = load_encoder(encoder, device=device) if isinstance(encoder, str) else encoder
         model = resolve_language_model(language_model, device)
+        started = time.perf_counter()
         encoded = encode_pairs(
             pairs,
             loaded,
@@ -78,9 +83,13 @@ class FittedPack(Pack):
             progress=progress,
             datastore=datastore,
         )
+        between = time.perf_counter()
         fitted = cls.from_encoded(encoded, loaded, language_model=model, settings=chosen, about=about, device=device)
+        fitted.seconds = {"encoding": between - started, "map": time.perf_counter() - between}
         measure = validation is not None
-        finished = finish_fit(fitted._captioner, encoded, measure=measure, tune=tune, calibrate=calibrate)
+        finished = finish_fit(
+            fitted._captioner, encoded, measure=measure, tune=tune, calibrate=calibrate, progress=progress
+        )
         return cast("Self", finished)
 
     @classmethod

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import numpy.typing as npt
+from tqdm import tqdm
 
 from recap.alignment import LinearAlignment
 from recap.confidence import FEATURES, Calibration, Floats, features, fit_logistic, read_section, sigmoid
@@ -167,7 +168,7 @@ def fit_calibration(
     return calibrate(captioner, _encoded(captioner, pairs, pictures, fitted), fitted=fitted, judge=judge)
 
 
-def calibrate_fitted(captioner: ReCap, sample: Sample) -> Calibration | None:
+def calibrate_fitted(captioner: ReCap, sample: Sample, *, progress: bool = False) -> Calibration | None:
     """Fit the confidence of a captioner on pictures it was just fitted on; warn and return None where they do not do.
 
     Of a pack that keeps vectors all pictures count, not only the new ones.
@@ -178,7 +179,7 @@ def calibrate_fitted(captioner: ReCap, sample: Sample) -> Calibration | None:
             known = KnownPictures.of_pack(captioner, sample.most)
         else:
             known = KnownPictures.of_sample(captioner, sample)
-        return calibrate(captioner, known, fitted=True)
+        return calibrate(captioner, known, fitted=True, progress=progress)
     except InputError as error:
         message = f"captions of this pack will have no confidence: {error}"
         warnings.warn(message, RecapWarning, stacklevel=2)
@@ -194,7 +195,13 @@ def drop_calibration(captioner: ReCap, why: str) -> None:
 
 
 def calibrate(
-    captioner: ReCap, known: KnownPictures, *, fitted: bool, folds: int = 5, judge: Judge | None = None
+    captioner: ReCap,
+    known: KnownPictures,
+    *,
+    fitted: bool,
+    folds: int = 5,
+    judge: Judge | None = None,
+    progress: bool = False,
 ) -> Calibration:
     """Fit the confidence of a captioner on pictures that are encoded already.
 
@@ -207,11 +214,13 @@ def calibrate(
     unit = unit_of(captioner, known, chosen)
     parts = np.arange(len(known.counts)) % (folds if fitted else 1)
     rows, closeness = [], []
-    for number in np.unique(parts):
-        part = known.part(np.flatnonzero(parts == number))
-        found = own_rows(_without(captioner, part) if fitted else captioner, part)
-        rows.append(found[0])
-        closeness.append(found[1])
+    with tqdm(total=len(parts), desc="confidence", unit="image", disable=None if progress else True) as bar:
+        for number in np.unique(parts):
+            part = known.part(np.flatnonzero(parts == number))
+            found = own_rows(_without(captioner, part) if fitted else captioner, part)
+            rows.append(found[0])
+            closeness.append(found[1])
+            bar.update(len(part.counts))
     return Calibration.fit(
         np.concatenate(rows),
         chosen.probabilities(np.concatenate(closeness) / unit),

@@ -11,6 +11,7 @@ folder that ``recap embed`` or a cluster made. Then:
 from __future__ import annotations
 
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -134,16 +135,22 @@ def encode_pairs(
     return store.finished(held_out, problems, new=known is None)
 
 
-def finish_fit(captioner: C, encoded: EncodedPairs, *, measure: bool, tune: bool | Tell, calibrate: bool) -> C:
+def finish_fit(
+    captioner: C, encoded: EncodedPairs, *, measure: bool, tune: bool | Tell, calibrate: bool, progress: bool = False
+) -> C:
     """Return a captioner that was just fitted with its numbers, its best settings and its confidence, as wanted."""
+    started = time.perf_counter()
     if measure or tune:
         from recap.fitting.tuning import tune_and_measure
 
         captioner = tune_and_measure(captioner, encoded.validation, tune=tune)
+        captioner.seconds = {**captioner.seconds, "validation": time.perf_counter() - started}
     if calibrate:
         from recap.fitting.confidence import calibrate_fitted
 
-        captioner.calibration = calibrate_fitted(captioner, encoded.sample)
+        started = time.perf_counter()
+        captioner.calibration = calibrate_fitted(captioner, encoded.sample, progress=progress)
+        captioner.seconds = {**captioner.seconds, "confidence": time.perf_counter() - started}
     return captioner
 
 

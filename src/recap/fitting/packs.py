@@ -213,6 +213,8 @@ def summarize(captioner: ReCap, rest: str) -> Iterator[str]:
     yield from (
         f"validation {name}: {numbers[name]:.1f}" for name in ("cider_d", "i2t_r1", "t2i_r1") if name in numbers
     )
+    if captioner.seconds:
+        yield "seconds: " + ", ".join(f"{part} {seconds:.1f}" for part, seconds in captioner.seconds.items())
     known = report.pictures if captioner.pictures is None else len(captioner.pictures)
     added = f"{report.pictures:,} pictures added; " if known > report.pictures else ""
     yield f"{added}{captioner.alignment.method} fitted on {captioner.statistics.pairs:,.0f} pairs of {known:,} pictures"

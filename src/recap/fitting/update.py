@@ -52,7 +52,7 @@ def update(
     captioner.about = captioner.about.but(data=data, numbers={}, tuned=())
     captioner.report = encoded.report
     if calibrate:
-        captioner.calibration = calibrate_fitted(captioner, encoded.sample)
+        captioner.calibration = calibrate_fitted(captioner, encoded.sample, progress=progress)
     else:
         drop_calibration(captioner, "the confidence of captions was fitted to the pack as it was before")
     return encoded.report
