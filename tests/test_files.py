@@ -6,10 +6,12 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from recap import files
 from recap.errors import DiskFullError, InputError
 from recap.files import Steps, atomic_folder, atomic_write, exclusive, write_json, writing_to
 
@@ -161,3 +163,15 @@ def test_without_a_folder_nothing_is_kept(tmp_path: Path):
     steps = Steps.opened(None, {"seed": 1})
     assert [steps.done("one", lambda: 1), steps.done("one", lambda: 2)] == [1, 2]
     assert not list(tmp_path.iterdir())
+
+
+def test_progress_in_a_log_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    list(files.progress_bar(range(5), progress=True, desc="quick"))
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(files, "LOG_SECONDS", 0.01)
+    for _ in files.progress_bar(range(4), progress=True, desc="pairs", unit="image"):
+        time.sleep(0.02)
+    list(files.progress_bar(range(4), progress=False, desc="hidden", mininterval=0))
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) >= 2
+    assert all(line.startswith("recap: pairs: ") and " of 4 after " in line for line in lines)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import hashlib
+import io
 import json
 import os
 import re
@@ -15,7 +16,7 @@ import secrets
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -274,3 +275,30 @@ def _read(path: Path, remedy: str) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read ({error}): {remedy}") from error
+
+
+LOG_SECONDS = 30.0
+"""Time between two lines about progress where there is no terminal."""
+
+
+def progress_bar(items: Iterable[Any] | None = None, *, progress: bool | None, **options: Any) -> Any:
+    """Return tqdm's bar, over ``items`` where they are given; in a log it is a line every half minute.
+
+    ``progress=False`` shows nothing; the other options are those of tqdm.
+    """
+    from tqdm import tqdm
+
+    if progress is False or sys.stderr.isatty():
+        return tqdm(items, disable=progress is False, **options)
+    shape = "{desc}: {n_fmt} of {total_fmt} after {elapsed}, {rate_fmt}"
+    pace = {"delay": LOG_SECONDS, "mininterval": LOG_SECONDS, "miniters": 1, "bar_format": shape, "leave": False}
+    return tqdm(items, file=_LogLines(), **{**pace, **options})
+
+
+class _LogLines(io.TextIOBase):
+    """Takes what tqdm draws over and over in one line, and writes each drawing as a line of its own."""
+
+    def write(self, text: str) -> int:
+        if line := text.strip("\r\n\x1b[A "):
+            print(f"recap: {line.removeprefix(': ')}", file=sys.stderr)
+        return len(text)

@@ -9,14 +9,13 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from tqdm import tqdm
-
 from recap.batch.formats import Sink
 from recap.batch.journal import Journal
 from recap.batch.pipeline import CaptionFile, Item, Pipeline, file_facts
 from recap.batch.record import Record
 from recap.confidence import check_minimum, withheld_below
 from recap.errors import ImageError
+from recap.files import progress_bar
 from recap.types import Caption
 
 if TYPE_CHECKING:
@@ -98,8 +97,7 @@ def caption_files(
     pipeline = Pipeline(captioner, workers=workers, known=known, others=others)
     work = parts.run(captioner, pending, journal, others or {}) if parts else pipeline.run(pending)
     total = len(paths) if parts is None or not parts.elsewhere else None
-    disable = None if progress is None else not progress
-    bar = tqdm(total=total, initial=len(paths) - len(pending), unit="image", disable=disable)
+    bar = progress_bar(total=total, initial=len(paths) - len(pending), unit="image", progress=progress)
     # closed at once when something goes wrong here, so that the stages end too
     with bar, closing(work) as items:
         for item in items:

@@ -14,13 +14,13 @@ from typing import Any, Protocol
 
 import numpy as np
 from PIL import Image
-from tqdm import tqdm
 
 from recap.encoders import images as pictures
 from recap.encoders.cache import VectorCache
 from recap.encoders.inputs import label, read, several
 from recap.encoders.preprocess import Pixels
 from recap.errors import ImageError, InputError, RecapError
+from recap.files import progress_bar
 from recap.types import ImageLike, Vectors, unit_rows
 
 _TEXT_CHUNK = 2048
@@ -96,7 +96,7 @@ class BatchedImageEncoder(ABC):
         """Return one unit row for each image; the first unreadable one raises ``ImageError``."""
         rows = np.empty((len(images), self.dimension), np.float32)
         results = self.encode_each(images)
-        bar = tqdm(results, total=len(images), unit="image", disable=None if progress else True)
+        bar = progress_bar(results, total=len(images), unit="image", progress=progress)
         for row, result in zip(rows, bar, strict=True):
             if isinstance(result, ImageError):
                 raise result
@@ -221,7 +221,7 @@ class CachedTextEncoder(ABC):
         if isinstance(texts, str):
             raise InputError("texts must be several texts; put a single one in a list")
         rows = np.empty((len(texts), self.dimension), np.float32)
-        with tqdm(total=len(texts), unit="text", disable=None if progress else True) as bar:
+        with progress_bar(total=len(texts), unit="text", progress=progress) as bar:
             for start in range(0, len(texts), _TEXT_CHUNK):
                 chunk = texts[start : start + _TEXT_CHUNK]
                 rows[start : start + len(chunk)] = self._encode_chunk(chunk)

@@ -21,14 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from recap.alignment import LinearAlignment
 from recap.captioner import ReCap
 from recap.datastore import Datastore
 from recap.encoders import Encoder
 from recap.errors import InputError, check_name
-from recap.files import Steps
+from recap.files import Steps, progress_bar
 from recap.fitting.fit import EncodedPairs, Validation, encode_pairs
 from recap.fitting.pairs import Pairs
 from recap.fitting.tuning import add_cache, insert_spaces
@@ -233,7 +232,7 @@ class _Loop:
         captioner = retrieve_only(self._captioner, before.k)
         starts = range(0, len(self._train), BLOCK)
         best: list[tuple[str, float] | None] = []
-        for start in tqdm(starts, desc=f"round {number}", disable=None if self._progress else True):
+        for start in progress_bar(starts, desc=f"round {number}", progress=self._progress):
             places = range(start, min(start + BLOCK, len(self._train)))
             best += self._steps.done(f"round-{number}-from-{start}", partial(self._best, captioner, places))
         store = self._store

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import numpy.typing as npt
-from tqdm import tqdm
 
 from recap.alignment import LinearAlignment
 from recap.confidence import FEATURES, Calibration, Floats, features, fit_logistic, read_section, sigmoid
 from recap.datastore import MutableStore
 from recap.encoders import Encoder
 from recap.errors import ImageError, InputError, RecapWarning
+from recap.files import progress_bar
 from recap.fitting.fit import empty_statistics
 from recap.fitting.pairs import Pairs, Sample, as_pairs, smallest_hashes
 from recap.packs.register import captions_digest
@@ -214,7 +214,7 @@ def calibrate(
     unit = unit_of(captioner, known, chosen)
     parts = np.arange(len(known.counts)) % (folds if fitted else 1)
     rows, closeness = [], []
-    with tqdm(total=len(parts), desc="confidence", unit="image", disable=None if progress else True) as bar:
+    with progress_bar(total=len(parts), desc="confidence", unit="image", progress=progress) as bar:
         for number in np.unique(parts):
             part = known.part(np.flatnonzero(parts == number))
             found = own_rows(_without(captioner, part) if fitted else captioner, part)

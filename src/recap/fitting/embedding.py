@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from tqdm import tqdm
 
 from recap.datasets import PairFiles, printable
 from recap.encoders import Encoder, load_encoder
 from recap.encoders.images import digest
 from recap.encoders.inputs import label, read
 from recap.errors import ImageError, InputError
+from recap.files import progress_bar
 from recap.fitting.pairs import SAMPLE
 from recap.fitting.vectors import ROWS, Row, ShardFacts, Space, VectorFolder, read_space, shard_facts, write_shard
 from recap.parallel import storage
@@ -85,7 +85,7 @@ def embed(
     todo = [(storage.joined(out, name), part) for name, part in zip(names, parts, strict=True) if name not in facts]
     chosen = runner or LocalRunner()
     task = Embedding(space, device, None if chosen.remote else encoder)
-    with tqdm(total=len(parts), initial=len(facts), unit="part", disable=None if progress else True) as bar:
+    with progress_bar(total=len(parts), initial=len(facts), unit="part", progress=progress) as bar:
         for _, made in chosen.map(task, todo, device):
             facts[made.file] = made
             bar.update()
@@ -109,7 +109,7 @@ def embed_pairs(
 ) -> VectorFolder:
     """Encode pairs at hand into one shard of a folder."""
     folder, space = VectorFolder(place), Space.of(encoder)
-    bar = tqdm(pairs, desc="pairs", unit="image", disable=None if progress else True)
+    bar = progress_bar(pairs, desc="pairs", unit="image", progress=progress)
     shard = storage.joined(place, f"{0:06d}-{0:016x}.parquet")
     facts = write_shard(shard, _blocks(encoder, _records(bar, pairs), originals), space)
     folder.finish(space, [facts])

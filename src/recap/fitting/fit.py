@@ -19,7 +19,6 @@ from itertools import compress, islice
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-from tqdm import tqdm
 
 from recap.alignment import LinearAlignment, PairStatistics
 from recap.datasets.records import MissingCaptionError
@@ -27,6 +26,7 @@ from recap.datastore import CaptionStore, Datastore, MutableStore
 from recap.datastore.base import require_same_encoder
 from recap.encoders import Encoder
 from recap.errors import ImageError, InputError, RecapWarning
+from recap.files import progress_bar
 from recap.fitting.embedding import Originals, embed_pairs
 from recap.fitting.pairs import FitReport, FittedPicture, Pairs, Sample, as_pairs
 from recap.fitting.passes import (
@@ -122,11 +122,11 @@ def encode_pairs(
         shards = select_pairs(folder, share, withheld, known=known, progress=progress)
         if any(part.fitted().any() for part in shards):
             store.statistics = sum_statistics(folder, shards)
-        bar = tqdm(
+        bar = progress_bar(
             _rows(folder, shards, problems, originals, known),
             desc="captions",
             unit="image",
-            disable=None if progress else True,
+            progress=progress,
         )
         rows = iter(bar)
         while block := list(islice(rows, BLOCK)):

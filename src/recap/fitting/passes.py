@@ -12,10 +12,10 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from tqdm import tqdm
 
 from recap.alignment import PairStatistics
 from recap.datastore.base import unit_rows
+from recap.files import progress_bar
 from recap.fitting.vectors import Block, Space, VectorFolder, read_shard
 
 Hashes: TypeAlias = npt.NDArray[np.uint64]
@@ -170,7 +170,7 @@ def select_pairs(
     keys: list[Keys | None] = [None] * len(folder.shards)
     found = folder.runner.map(ReadKeys(share, withheld), folder.shards)
     hidden = len(keys) < 2 or not progress
-    for number, read in tqdm(found, total=len(keys), desc="shards", disable=True if hidden else None):
+    for number, read in progress_bar(found, total=len(keys), desc="shards", progress=not hidden):
         keys[number] = read
     before = [] if known is None else [known.keys]
     return list(select([*before, *(read for read in keys if read is not None)]))[len(before) :]

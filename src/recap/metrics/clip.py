@@ -26,11 +26,11 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from tqdm import tqdm
 
 from recap.alignment import LinearAlignment
 from recap.encoders.base import Encoder
 from recap.errors import ImageError
+from recap.files import progress_bar
 from recap.metrics.ngrams import Floats, Ints, ranges
 from recap.metrics.statistics import MetricWarning
 from recap.types import ImageLike, Vectors
@@ -235,9 +235,7 @@ class Judged:
         distinct: dict[object, ImageLike] = {}
         keys = [_identity(image) for image in self._images]
         distinct.update((key, image) for key, image in zip(keys, self._images, strict=True) if image is not None)
-        shown = tqdm(
-            distinct.values(), desc="encoding pictures", unit="image", disable=None if self._progress else True
-        )
+        shown = progress_bar(distinct.values(), desc="encoding pictures", unit="image", progress=self._progress)
         vectors: list[Vectors] = []
         problems: list[ImageError] = []
         row: dict[object, int] = {}
