@@ -151,6 +151,7 @@ def fit_calibration(
     fitted: bool = True,
     pictures: int = 1000,
     judge: Judge | None = None,
+    progress: bool = False,
 ) -> Calibration:
     """Fit the confidence of a captioner on pairs of its domain.
 
@@ -162,10 +163,13 @@ def fit_calibration(
             not know again are left out.
         pictures: the most to use; those with the smallest hashes.
         judge: who says what is right; by default the one fitted on Flickr8k-Expert.
+        progress: whether to show a bar.
     """
     if pairs is None:
-        return calibrate(captioner, KnownPictures.of_pack(captioner, pictures), fitted=True, judge=judge)
-    return calibrate(captioner, _encoded(captioner, pairs, pictures, fitted), fitted=fitted, judge=judge)
+        known = KnownPictures.of_pack(captioner, pictures)
+    else:
+        known = _encoded(captioner, pairs, pictures, fitted)
+    return calibrate(captioner, known, fitted=fitted or pairs is None, judge=judge, progress=progress)
 
 
 def calibrate_fitted(captioner: ReCap, sample: Sample, *, progress: bool = False) -> Calibration | None:

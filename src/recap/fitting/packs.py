@@ -174,7 +174,7 @@ def calibrate_pack(
     known = None if pairs is None else PairFiles(pairs, images=images, splits=splits or None)
     with changing(folder):
         captioner = _load(str(folder), "cpu", None)
-        captioner.calibration = fit_calibration(captioner, known, fitted=fitted, pictures=pictures)
+        captioner.calibration = fit_calibration(captioner, known, fitted=fitted, pictures=pictures, progress=True)
         captioner.save_pretrained(folder)
     return captioner.calibration
 
