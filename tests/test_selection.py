@@ -93,7 +93,8 @@ def test_likelihood_weighs_cosine_against_natural_words():
     texts = ["a dog runs", "dog dog grass runs", "a retrieved dog"]
     cosines = np.array([0.5, 0.52, 0.6], np.float32)
     logprobs = np.array([-2.0, -20.0, np.nan])
-    scores = by_likelihood(texts, cosines, evidence("a puppy"), logprobs)
+    said = evidence("a puppy", "a dog on grass", similarities=[0.5, 0.45])
+    scores = by_likelihood(texts, cosines, said, logprobs) - by_consensus(texts, cosines, said)
     np.testing.assert_allclose(scores, [0.5 - 0.1 * 2 / 4, 0.52 - 0.1 * 20 / 5, 0.6 - 0.1 * 2], rtol=1e-6)
     np.testing.assert_array_equal(by_likelihood(texts, cosines, []), cosines.astype(np.float64))
 
@@ -103,8 +104,8 @@ def test_a_thing_is_doubtful_as_far_as_the_nearer_captions_do_not_know_of_it():
     weights = np.exp(np.array([0, -1, -2]))
     dog = weights[2] / weights.sum()
     texts = ["the sea", "a puppy", "a dog and a kite", "a kite and a kite", "skateboarding"]
-    np.testing.assert_allclose(doubts(texts, said), [0, 0.3 - dog, 0.3 - dog + 0.3, 0.6, 0], atol=1e-9)
-    supported = evidence("a dog", "a puppy", "a cat")
+    np.testing.assert_allclose(doubts(texts, said), [0, 0.4 - dog, 0.4 - dog + 0.4, 0.8, 0], atol=1e-9)
+    supported = evidence("a dog", "a puppy and a cat", "a cat")
     np.testing.assert_array_equal(doubts(["a dog", "a cat and a dog"], supported), [0, 0])
 
 

@@ -3,9 +3,9 @@
 ``cosine`` is the rule of the paper: the candidate nearest to the image in caption space. ``consensus`` asks the
 retrieved captions: each is somebody's description of a similar picture, and the sentence they agree with most is
 least likely to name something that is not there. They vote by the words and pairs of words they share with the
-candidate, those nearer to the image with more weight. ``likely`` weighs the aligned cosine against how natural a
-language model for captions finds the sentence: of much that fits the picture, what people would say. A thing that
-hardly any of the retrieved captions knows of costs it dearly.
+candidate, those nearer to the image with more weight. ``likely`` weighs the aligned cosine, this agreement, and how
+natural a language model for captions finds the sentence: of much that fits the picture, what people would say. A thing
+that hardly any of the retrieved captions knows of costs it dearly.
 """
 
 from __future__ import annotations
@@ -34,10 +34,13 @@ LIKELIHOOD_WEIGHT = 0.1
 UNWRITTEN_LOGPROB = -2.0
 """The log-probability a word that retrieved captions are given: a draft this unlikely is not better than they are."""
 
-SUPPORT = 0.3
+AGREEMENT_WEIGHT = 1.0
+"""How much aligned cosine full agreement with the retrieved captions is worth."""
+
+SUPPORT = 0.4
 """A thing that this share of the votes of retrieved captions knows of needs no excuse."""
 
-DOUBT_WEIGHT = 0.3
+DOUBT_WEIGHT = 0.4
 """How much aligned cosine a thing is worth for whose support the whole of the votes is missing."""
 
 LENGTH_TOLERANCE = 6.0
@@ -64,7 +67,7 @@ def by_cosine(
 def by_likelihood(
     texts: Sequence[str], cosines: Vectors, evidence: Sequence[Evidence], logprobs: Scores | None = None
 ) -> Scores:
-    """Score candidates by their aligned cosine and the log-probability of a word of theirs, less what is doubtful.
+    """Score candidates by their cosine, the agreement of the evidence and the log-probability of a word, less doubts.
 
     ``logprobs`` are those of whole sentences, NaN for retrieved ones, which count as rather unlikely; without any, the
     cosine alone decides.
@@ -73,7 +76,8 @@ def by_likelihood(
         return cosines.astype(np.float64)
     lengths = np.array([len(words(text)) + 1 for text in texts])
     natural = np.where(np.isnan(logprobs), UNWRITTEN_LOGPROB, logprobs / lengths)
-    scores: Scores = cosines + LIKELIHOOD_WEIGHT * natural - DOUBT_WEIGHT * doubts(texts, evidence)
+    agreed = AGREEMENT_WEIGHT * by_consensus(texts, cosines, evidence)
+    scores: Scores = cosines + LIKELIHOOD_WEIGHT * natural + agreed - DOUBT_WEIGHT * doubts(texts, evidence)
     return scores
 
 
