@@ -37,7 +37,7 @@ from recap.types import Prompt
 torch = pytest.importorskip("torch")
 
 TOOLS = Path(__file__).parents[2] / "tools"
-WORDS = [*SPECIAL, "a", "dog", "cat", "runs", "on", "grass", "red", "ball", "the"]
+WORDS = [*SPECIAL, "a", "dog", "cat", "runs", "on", "grass", "red", "ball", "the", "dogs"]
 NUMBERS = {word: number for number, word in enumerate(WORDS)}
 CAPTIONS = ["A dog runs on the grass.", "A red ball on grass.", "The zorp runs.", "A dog and a cat."]
 GREEDY = Decoding(temperature=0, max_tokens=12)
@@ -102,6 +102,7 @@ def reference_greedy(
             p = model.probabilities(state, keys[0], tensors[0])[0]  # type: ignore[attr-defined]
             p[[PAD, BEGIN, UNKNOWN]] = 0
             p[[after for before, after in pairwise(sentence[1:]) if before == sentence[-1]] + sentence[-1:]] = 0
+            p[[said for said in sentence[1:] if said < len(WORDS) and WORDS[said] not in ("a", "on", "the")]] = 0
             logprob += float(p.max().log())
             if int(p.argmax()) == END:
                 break
@@ -135,6 +136,19 @@ def test_no_pair_of_words_is_said_twice(made: tuple[object, WriterModel]) -> Non
         pairs = list(pairwise(words(draft.text)))
         assert len(set(pairs)) == len(pairs)
         assert all(one != other for one, other in pairs)
+
+
+def test_a_thing_is_not_said_again_unless_somebody_else_does(made: tuple[object, WriterModel]) -> None:
+    _, exported = made
+
+    def again(captions: list[str]) -> set[str]:
+        drafts = exported.write([prompt(captions)], Decoding(samples=300, temperature=2.0, top_p=1.0))[0]
+        forms = [[word.removesuffix("s") for word in words(draft.text)] for draft in drafts]
+        return {form for said in forms for form in said if said.count(form) > 1}
+
+    little = {"a", "on", "the"}
+    assert again(CAPTIONS) & {*WORDS} == little
+    assert again(["A dog and a red dog.", *CAPTIONS]) & {*WORDS} == {"dog", *little}
 
 
 def test_cliches_are_not_completed(made: tuple[object, WriterModel], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,6 +52,10 @@ _RANK_OFFSET = 20
 CLICHES = ("sitting on top", "sits on top", "sit on top", "laying on top")
 """Said by the writer ten times as often as by people, where "on" says the same."""
 
+_LITTLE = "a an and are at by for from her his in is it its of on one or that the their there to two with"
+LITTLE_WORDS = frozenset(_LITTLE.split())
+"""Words that a sentence may well say twice."""
+
 FOLDER = Path(__file__).parent.parent / "data" / "writer"
 
 Floats = npt.NDArray[np.float32]
@@ -220,7 +224,7 @@ class WriterModel:
         """Return the sentences as numbers, each with its log-probability."""
         memory = _as_inputs(reading)
         stored, copy_keys = self._read.run(None, {**memory, **picture})
-        doubled = _find_doubled(reading)
+        doubled, twice = _find_doubled(reading), _find_twice(reading)
         count = uniform.shape[1]
         past = self._config.empty_past(count)
         current = np.full(count, BEGIN, np.int64)
@@ -230,7 +234,10 @@ class WriterModel:
         for place in range(min(decoding.max_tokens, self._config.longest)):
             fed = {"words": current, "place": np.array(place), "past": past, "stored": stored, "copy_keys": copy_keys}
             probabilities, past = self._step.run(None, {**fed, "tokens": memory["tokens"]})
-            banned = [[*_find_repeats(sentences[row], doubled), *self._find_cliches(sentences[row])] for row in growing]
+            banned = [
+                [*_find_repeats(sentence, doubled), *self._find_cliches(sentence), *self._find_said(sentence, twice)]
+                for sentence in (sentences[row] for row in growing)
+            ]
             chosen, logprob = choose(probabilities, uniform[place, growing], decoding, banned)
             # the end counts as a word: a sentence that breaks off is an unlikely one
             logprobs[growing] += logprob
@@ -245,6 +252,21 @@ class WriterModel:
     def _find_cliches(self, sentence: Sequence[int]) -> list[int]:
         """Return the words that would complete a cliche."""
         return self._cliches.get(tuple(sentence[-2:]), [])
+
+    def _find_said(self, sentence: Sequence[int], twice: frozenset[int]) -> list[int]:
+        """Return what the sentence has said already, one thing or several of it alike; but for what others say twice.
+
+        "A car parked behind a car" is how small models go on when they know nothing more.
+        """
+        return [number for said in sentence if said not in twice for number in self._forms(said)]
+
+    def _forms(self, number: int) -> tuple[int, ...]:
+        """Return a word, its plural and its singular by their numbers; none for little words and those in slots."""
+        word = self._vocabulary[number] if number < len(self._vocabulary) else ""
+        if not word or word in LITTLE_WORDS:
+            return ()
+        forms = (word, f"{word}s", f"{word}es", word.removesuffix("s"), word.removesuffix("es"))
+        return tuple({self._number[form] for form in forms if form in self._number})
 
 
 def load_writer(*, device: str = "cpu", threads: int | None = None) -> WriterModel:
@@ -316,6 +338,12 @@ def _find_doubled(reading: Reading) -> frozenset[int]:
     """Return the words that stand twice in a row in a caption that was read."""
     together = (reading.ranks[1:] == reading.ranks[:-1]) & (reading.ranks[1:] < SEQUENCES)
     return frozenset(reading.tokens[1:][together & (reading.tokens[1:] == reading.tokens[:-1])].tolist())
+
+
+def _find_twice(reading: Reading) -> frozenset[int]:
+    """Return the words that stand more than once in a caption that was read."""
+    counts = Counter(zip(reading.ranks.tolist(), reading.tokens.tolist(), strict=True))
+    return frozenset(word for (rank, word), count in counts.items() if count > 1 and rank < SEQUENCES)
 
 
 def _or_zeros(values: Floats | None, size: int) -> Floats:
