@@ -15,6 +15,7 @@ import pytest
 
 from recap.errors import AssetError
 from recap.language import Decoding, load_language_model
+from recap.language.phrases import Phrases
 from recap.language.writer import (
     BEGIN,
     END,
@@ -54,7 +55,7 @@ def tools() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def made(tools: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[object, WriterModel]:
     """Return a small writer with random weights, and the same exported."""
-    from writer.export import write_config, write_onnx
+    from writer.export import write_config, write_onnx, write_phrases
     from writer.model import Shape, Writer
 
     torch.manual_seed(0)
@@ -63,6 +64,8 @@ def made(tools: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[object,
     folder = tmp_path_factory.mktemp("writer")
     write_onnx(model, folder)
     write_config(model, WORDS, "our encoder", "our sight", folder)
+    every = np.stack(np.meshgrid(*[np.arange(len(WORDS))] * 3), -1).reshape(-1, 3)
+    write_phrases([list(three) for three in every for _ in "ab"], len(WORDS), folder)
     return model, WriterModel(folder)
 
 
@@ -149,6 +152,27 @@ def test_a_thing_is_not_said_again_unless_somebody_else_does(made: tuple[object,
     little = {"a", "on", "the"}
     assert again(CAPTIONS) & {*WORDS} == little
     assert again(["A dog and a red dog.", *CAPTIONS]) & {*WORDS} == {"dog", *little}
+
+
+def test_what_nobody_wrote_costs_log_probability(made: tuple[object, WriterModel], tmp_path: Path) -> None:
+    _, exported = made
+    shutil.copytree(exported._folder, tmp_path, dirs_exist_ok=True)
+    Phrases.of([[NUMBERS[word] for word in ("a", "dog", "runs")]]).save(tmp_path / "phrases.bin")
+    strict = WriterModel(tmp_path)
+    assert strict.fingerprint != exported.fingerprint
+    drafts = exported.write([prompt()], SAMPLED)[0]
+    said = {triple for caption in CAPTIONS for triple in _threes(caption)} | {("a", "dog", "runs")}
+    known = {"<begin>", "<end>", *WORDS}
+    for free, bound in zip(drafts, strict.write([prompt()], SAMPLED)[0], strict=True):
+        strange = [three for three in _threes(free.text) if three not in said and known.issuperset(three)]
+        assert bound.text == free.text
+        assert bound.logprob == pytest.approx(free.logprob - 8 * len(strange), abs=1e-4)
+    assert any(three not in said for draft in drafts for three in _threes(draft.text))
+
+
+def _threes(text: str) -> list[tuple[str, ...]]:
+    whole = ["<begin>", *words(text), "<end>"]
+    return list(zip(whole, whole[1:], whole[2:], strict=False))
 
 
 def test_cliches_are_not_completed(made: tuple[object, WriterModel], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,6 +288,7 @@ def test_broken_folder_is_said(tmp_path: Path) -> None:
     with pytest.raises(AssetError, match="install recap again"):
         WriterModel(tmp_path)
     shutil.copy(FOLDER / "config.json", tmp_path)
+    shutil.copy(FOLDER / "phrases.bin", tmp_path)
     (tmp_path / "read.onnx").write_bytes(b"nothing")
     with pytest.raises(AssetError, match=r"read\.onnx.*install recap again"):
         WriterModel(tmp_path)

@@ -1,8 +1,12 @@
-"""The trained writer as two small ONNX files: one reads a prompt, the other takes one step of all its sentences."""
+"""The trained writer as two small ONNX files: one reads a prompt, the other takes one step of all its sentences.
+
+Beside them lie its vocabulary, and the phrases people write.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -11,6 +15,8 @@ from torch import Tensor, nn
 
 import recap
 from recap.encoders import load_encoder
+from recap.language.phrases import Phrases, often_written
+from recap.language.writer import BEGIN, END
 from writer.batches import Corpus
 from writer.model import LONGEST, Shape, Writer
 
@@ -74,8 +80,16 @@ def export(folder: Path, name: str) -> None:
     write_onnx(writer, out)
     encoder = load_encoder("builtin")
     write_config(writer, corpus.words[: corpus.vocabulary], encoder.text.fingerprint, encoder.sight, out)
+    write_phrases((corpus[number] for number in range(len(corpus))), corpus.vocabulary, out)
     for file in sorted(out.iterdir()):
         print(f"{file}: {file.stat().st_size:,} bytes")
+
+
+def write_phrases(sentences: Iterable[Sequence[int]], vocabulary: int, out: Path) -> None:
+    """Write ``phrases.bin``: what people wrote more than once, as far as the vocabulary goes."""
+    known = [triple for triple in often_written(sentences, BEGIN, END) if max(triple) < vocabulary]
+    Phrases.of(known).save(out / "phrases.bin")
+    print(f"{len(known):,} phrases")
 
 
 def write_config(writer: Writer, words: list[str], text_encoder: str, sight: str, out: Path) -> None:

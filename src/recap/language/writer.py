@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,6 +30,7 @@ from recap.encoders.onnx import open_session
 from recap.errors import AssetError, InputError
 from recap.language import sampling
 from recap.language.base import Decoding, files_fingerprint
+from recap.language.phrases import Phrases, triples_of
 from recap.text import join_words, surface_words, words
 from recap.types import Draft, Prompt
 
@@ -56,6 +57,10 @@ _LITTLE = "a an and are at by for from her his in is it its of on one or that th
 LITTLE_WORDS = frozenset(_LITTLE.split())
 """Words that a sentence may well say twice."""
 
+STRANGE = 8.0
+"""What three words in a row that nobody wrote take from the log-probability of a sentence."""
+
+FILES = ("read.onnx", "step.onnx", "config.json", "phrases.bin")
 FOLDER = Path(__file__).parent.parent / "data" / "writer"
 
 Floats = npt.NDArray[np.float32]
@@ -145,7 +150,7 @@ class _Config:
 
 
 class WriterModel:
-    """The writer of a folder with ``read.onnx``, ``step.onnx`` and ``config.json``; by default the packaged one."""
+    """The writer of a folder with the files of ``FILES``; by default the packaged one."""
 
     name = "writer"
     completes = False
@@ -160,6 +165,7 @@ class WriterModel:
         """The fingerprint of the details of an image that it can read."""
         self._number = {word: number for number, word in enumerate(self._vocabulary)}
         self._cliches = _followers(CLICHES, self._number)
+        self._phrases = Phrases.load(folder / "phrases.bin")
         self._workers = threads or cores()
         # the products are small: several threads would wait for each other most of the time
         try:
@@ -170,11 +176,13 @@ class WriterModel:
     @cached_property
     def fingerprint(self) -> str:
         """A hash of the weights, the vocabulary and the phrases it avoids."""
-        files = [self._folder / name for name in ("read.onnx", "step.onnx", "config.json")]
-        return files_fingerprint(files, "writer", *CLICHES)
+        return files_fingerprint([self._folder / name for name in FILES], "writer", *CLICHES)
 
     def write(self, prompts: Sequence[Prompt], decoding: Decoding) -> list[list[Draft]]:
-        """Return the drafts for each prompt: one when greedy, else ``decoding.samples``."""
+        """Return the drafts for each prompt: one when greedy, else ``decoding.samples``.
+
+        Their log-probabilities are the model's, less ``STRANGE`` for what nobody wrote.
+        """
         if len(prompts) < 2 or self._workers < 2:
             return [self._write_one(prompt, decoding) for prompt in prompts]
         # each prompt by itself, so that its drafts depend on it alone, but several at a time
@@ -188,10 +196,23 @@ class WriterModel:
         grown = self._grow(reading, self._picture(prompt), sampling.uniforms(decoding, prompt.text), decoding)
         style = Style(captions)
         slots = {len(self._vocabulary) + place: names[word] for place, word in enumerate(reading.outside)}
+        written = {triple for caption in numbered for triple in triples_of(caption, BEGIN, END)}
         return [
-            Draft(style.sentence([slots.get(number) or self._vocabulary[number] for number in sentence]), logprob)
+            Draft(
+                style.sentence([slots.get(number) or self._vocabulary[number] for number in sentence]),
+                logprob - STRANGE * self._count_strange(sentence, written),
+            )
             for sentence, logprob in grown
         ]
+
+    def _count_strange(self, sentence: Sequence[int], written: Container[tuple[int, int, int]]) -> int:
+        """Return how often three words follow each other as nobody wrote them, here or in what was learned from.
+
+        Of words outside the vocabulary nothing can be said.
+        """
+        known = len(self._vocabulary)
+        new = [three for three in triples_of(sentence, BEGIN, END) if max(three) < known and three not in written]
+        return int((~self._phrases.have(new)).sum()) if new else 0
 
     def _numbers(self, captions: Sequence[str]) -> tuple[list[list[int]], dict[int, str]]:
         """Return captions as numbers, and which words those beyond the vocabulary are."""
