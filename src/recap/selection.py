@@ -34,7 +34,7 @@ LIKELIHOOD_WEIGHT = 0.1
 UNWRITTEN_LOGPROB = -2.0
 """The log-probability a word that retrieved captions are given: a draft this unlikely is not better than they are."""
 
-AGREEMENT_WEIGHT = 1.0
+AGREEMENT_WEIGHT = 0.5
 """How much aligned cosine full agreement with the retrieved captions is worth."""
 
 SUPPORT = 0.4
