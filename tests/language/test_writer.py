@@ -25,6 +25,7 @@ from recap.language.writer import (
     SEQUENCES,
     SLOTS,
     SPECIAL,
+    STRANGE,
     UNKNOWN,
     Style,
     WriterModel,
@@ -65,7 +66,7 @@ def made(tools: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[object,
     write_onnx(model, folder)
     write_config(model, WORDS, "our encoder", "our sight", folder)
     every = np.stack(np.meshgrid(*[np.arange(len(WORDS))] * 3), -1).reshape(-1, 3)
-    write_phrases([list(three) for three in every for _ in "ab"], len(WORDS), folder)
+    write_phrases([list(three) for three in every for _ in "abc"], len(WORDS), folder)
     return model, WriterModel(folder)
 
 
@@ -166,7 +167,7 @@ def test_what_nobody_wrote_costs_log_probability(made: tuple[object, WriterModel
     for free, bound in zip(drafts, strict.write([prompt()], SAMPLED)[0], strict=True):
         strange = [three for three in _threes(free.text) if three not in said and known.issuperset(three)]
         assert bound.text == free.text
-        assert bound.logprob == pytest.approx(free.logprob - 8 * len(strange), abs=1e-4)
+        assert bound.logprob == pytest.approx(free.logprob - STRANGE * len(strange), abs=1e-4)
     assert any(three not in said for draft in drafts for three in _threes(draft.text))
 
 

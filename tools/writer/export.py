@@ -86,7 +86,7 @@ def export(folder: Path, name: str) -> None:
 
 
 def write_phrases(sentences: Iterable[Sequence[int]], vocabulary: int, out: Path) -> None:
-    """Write ``phrases.bin``: what people wrote more than once, as far as the vocabulary goes."""
+    """Write ``phrases.bin``: what people wrote several times, as far as the vocabulary goes."""
     known = [triple for triple in often_written(sentences, BEGIN, END) if max(triple) < vocabulary]
     Phrases.of(known).save(out / "phrases.bin")
     print(f"{len(known):,} phrases")

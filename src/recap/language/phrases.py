@@ -76,7 +76,7 @@ def triples_of(sentence: Sequence[int], begin: int, end: int) -> list[tuple[int,
     return [(one, two, three) for (one, two), (_, three) in pairwise(pairwise((begin, *sentence, end)))]
 
 
-def often_written(sentences: Iterable[Sequence[int]], begin: int, end: int, least: int = 2) -> list[tuple[int, ...]]:
-    """Return the triples that occur at least so often; once may be a slip of the pen."""
+def often_written(sentences: Iterable[Sequence[int]], begin: int, end: int, least: int = 3) -> list[tuple[int, ...]]:
+    """Return the triples that occur at least so often; fewer may be slips of the pen."""
     counts = Counter(triple for sentence in sentences for triple in triples_of(sentence, begin, end))
     return [triple for triple, count in counts.items() if count >= least]

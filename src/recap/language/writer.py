@@ -57,7 +57,7 @@ _LITTLE = "a an and are at by for from her his in is it its of on one or that th
 LITTLE_WORDS = frozenset(_LITTLE.split())
 """Words that a sentence may well say twice."""
 
-STRANGE = 8.0
+STRANGE = 16.0
 """What three words in a row that nobody wrote take from the log-probability of a sentence."""
 
 FILES = ("read.onnx", "step.onnx", "config.json", "phrases.bin")
