@@ -94,8 +94,8 @@ def test_likelihood_weighs_cosine_against_natural_words():
     cosines = np.array([0.5, 0.52, 0.6], np.float32)
     logprobs = np.array([-2.0, -20.0, np.nan])
     said = evidence("a puppy", "a dog on grass", similarities=[0.5, 0.45])
-    scores = by_likelihood(texts, cosines, said, logprobs) - by_consensus(texts, cosines, said) / 2
-    np.testing.assert_allclose(scores, [0.5 - 0.1 * 2 / 4, 0.52 - 0.1 * 20 / 5, 0.6 - 0.1 * 2], rtol=1e-6)
+    scores = by_likelihood(texts, cosines, said, logprobs) - 0.6 * by_consensus(texts, cosines, said)
+    np.testing.assert_allclose(scores, [0.5 - 0.15 * 2 / 4, 0.52 - 0.15 * 20 / 5, 0.6 - 0.15 * 1.5], rtol=1e-6)
     np.testing.assert_array_equal(by_likelihood(texts, cosines, []), cosines.astype(np.float64))
 
 

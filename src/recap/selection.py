@@ -28,13 +28,13 @@ from recap.types import VOTE_TEMPERATURE, Candidate, Draft, Evidence, Vectors, u
 
 Scores = npt.NDArray[np.float64]
 
-LIKELIHOOD_WEIGHT = 0.1
+LIKELIHOOD_WEIGHT = 0.15
 """How much aligned cosine one unit of log-probability a word is worth."""
 
-UNWRITTEN_LOGPROB = -2.0
+UNWRITTEN_LOGPROB = -1.5
 """The log-probability a word that retrieved captions are given: a draft this unlikely is not better than they are."""
 
-AGREEMENT_WEIGHT = 0.5
+AGREEMENT_WEIGHT = 0.6
 """How much aligned cosine full agreement with the retrieved captions is worth."""
 
 SUPPORT = 0.4

@@ -280,6 +280,8 @@ def test_sentences_look_like_those_of_the_prompt(captions: list[str], sentence: 
 
 def test_scripts_without_spaces_are_joined() -> None:
     assert Style(["犬がいる"]).sentence(list("犬がいる")) == "犬がいる"
+    shouted = ["A DOG IN THE PARK", "A CAT IN A DOG HOUSE", "a dog"]
+    assert Style(shouted).sentence(["a", "dog"]) == "A dog"
 
 
 def test_broken_folder_is_said(tmp_path: Path) -> None:

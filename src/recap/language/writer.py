@@ -317,6 +317,8 @@ class Style:
         """Return words that are mostly not in lower case inside a sentence, such as names, as they are written."""
         seen: dict[str, Counter[str]] = {}
         for caption in self.captions:
+            if caption.isupper():  # somebody who shouts says nothing about names
+                continue
             for word in surface_words(caption)[1:]:
                 seen.setdefault(word.casefold(), Counter())[word] += 1
         usual = {word: forms.most_common(1)[0][0] for word, forms in seen.items()}
