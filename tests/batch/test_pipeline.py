@@ -92,7 +92,7 @@ def test_files_that_cannot_be_read_are_explained(captioner: ReCap, many: list[st
     assert {path: str(error).rpartition(": ")[2] for path, error in results.items() if path != "nul\0l"} == {
         bad[0]: "the file is empty",
         bad[1]: "there is no such file",
-        bad[2]: "not a file",
+        bad[2]: "a folder, not a file",
     }
     assert all(isinstance(error, ImageError) for error in results.values())
 

@@ -63,7 +63,7 @@ def test_without_the_extra_it_is_named(monkeypatch):
         raise ImportError(name)
 
     monkeypatch.setattr(milvus, "import_module", missing)
-    with pytest.raises(MissingExtraError, match=r"recap-captioner\[milvus\]"):
+    with pytest.raises(MissingExtraError, match=r"pip install .*\[milvus\]"):
         MilvusStore("milvus:./captions.db")
 
 

@@ -105,7 +105,7 @@ def test_listing_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "open_clip", None)
-    with pytest.raises(MissingExtraError, match=r"recap-captioner\[clip\]"):
+    with pytest.raises(MissingExtraError, match=r"pip install .*\[clip\]"):
         load_encoder("open_clip:ViT-B-32/openai")
 
 

@@ -82,7 +82,8 @@ def test_two_runs_print_the_same_and_times_go_elsewhere(data: Path, encoder_fold
     assert "CPU seconds" not in one.stdout
     assert one.stdout == (tmp_path / "out" / "alignment.txt").read_text()
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {f"{table}.{suffix}" for table in ("alignment", "times") for suffix in ("txt", "md", "tex", "json")}
+    kinds = ("txt", "md", "tex", "json", "csv")
+    assert names == {f"{table}.{suffix}" for table in ("alignment", "times") for suffix in kinds}
 
 
 def test_captions_are_right_with_every_map_and_by_pictures_alone(data: Path, encoder_folder: Path) -> None:

@@ -308,4 +308,4 @@ def test_columns_are_those_of_the_paper(run: Run) -> None:
     assert [column.name for column in table.columns] == list(METRICS)
     paper = {row.label: row.cells for row in table.sections[1].rows}
     assert paper["18"][3].value == 66.2
-    assert table.render("text") == run("search-k", ks="1").tables["search-k"].render("text")
+    assert table.render("table") == run("search-k", ks="1").tables["search-k"].render("table")

@@ -18,7 +18,7 @@ def test_none_is_no_model() -> None:
 
 @pytest.mark.parametrize("spec", ["gpt-5", "hf", "hf:", "llamacpp:", "onnx:folder", ""])
 def test_an_unknown_name_lists_the_known(spec: str) -> None:
-    with pytest.raises(UnknownNameError, match=r"unknown language model .*known: writer, smollm2, .*llamacpp:GGUF, hf:"):
+    with pytest.raises(UnknownNameError, match=r"unknown language model .*known: writer, .*llamacpp:GGUF, hf:"):
         load_language_model(spec)
 
 
@@ -33,7 +33,7 @@ def test_a_slip_is_recognised(spec: str, meant: str) -> None:
 )
 def test_a_missing_package_names_its_extra(spec: str, package: str, extra: str, monkeypatch: Any) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingExtraError, match=rf"recap-captioner\[{extra}\]"):
+    with pytest.raises(MissingExtraError, match=rf"pip install .*\[{extra}\]"):
         load_language_model(spec)
 
 
