@@ -102,7 +102,9 @@ def take_screenshots(pictures: Iterable[Path]) -> None:
     recap = [sys.executable, "-m", "recap"]
     with tempfile.TemporaryDirectory() as temporary, sync_playwright() as playwright:
         report = Path(temporary) / "report.html"
-        subprocess.run([*recap, "caption", *map(str, pictures), "--html", str(report)], check=True, capture_output=True)
+        names = [picture.name for picture in pictures]  # the report shows paths as they are given
+        command = [*recap, "caption", *names, "--html", str(report)]
+        subprocess.run(command, check=True, capture_output=True, cwd=PICTURES)
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
         page.goto(report.as_uri())

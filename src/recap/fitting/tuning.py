@@ -32,7 +32,7 @@ DEPTH = 100
 """Captions retrieved for a picture, once: the largest of the values tried."""
 
 GRID: dict[str, tuple[Any, ...]] = {
-    "method": ("procrustes", "ols", "ridge"),
+    "method": ("procrustes", "ols", "ridge", "whitened"),
     "selection": RULES.names(),
     "pool": (10, 30, 100),
 }
