@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 
 from recap import LinearAlignment, ReCap
 from recap.encoders import Encoder
-from recap.errors import InputError
+from recap.errors import InputError, RecapWarning
 from recap.fitting.fit import encode_pairs
 from recap.types import Pair
 
@@ -96,3 +97,16 @@ def test_fitting_with_validation_fills_the_card(pairs: list[Pair], encoder: Enco
     card = (tmp_path / "pack/README.md").read_text()
     assert f"| CIDEr-D | {loaded.about.numbers['cider_d']:.1f} |" in card
     assert "Chosen on the same pictures: method" in card
+
+
+def test_a_language_model_that_does_not_know_the_words_is_not_asked(pairs: list[Pair], encoder: Encoder):
+    foreign = [
+        replace(pair, captions=tuple(f"zorp {text} blicket wug dax" for text in pair.captions)) for pair in pairs
+    ]
+    with pytest.warns(RecapWarning, match="the writer knows only .* of the words of these captions"):
+        captioner = ReCap.fit(foreign, encoder=encoder, calibrate=False)
+    assert captioner.settings.candidates == "retrieved"
+    asked = ReCap.fit(foreign, encoder=encoder, calibrate=False, candidates="lm")
+    assert asked.settings.candidates == "lm"
+    assert ReCap.fit(pairs, encoder=encoder, calibrate=False).settings.candidates == "both"
+    assert ReCap.fit(foreign, encoder=encoder, language_model=None, calibrate=False).settings.candidates == "both"

@@ -11,7 +11,7 @@ from recap.datastore import MutableStore
 from recap.encoders import Encoder, load_encoder
 from recap.errors import InputError
 from recap.fitting import update as updating
-from recap.fitting.fit import EncodedPairs, encode_pairs, finish_fit, worked_examples
+from recap.fitting.fit import EncodedPairs, encode_pairs, finish_fit, suited_to, worked_examples
 from recap.fitting.pairs import FitReport, Pairs
 from recap.language import LanguageModel
 from recap.packs.base import Pack, resolve_language_model
@@ -105,6 +105,7 @@ class FittedPack(Pack):
     ) -> Self:
         """Return the captioner of pairs that are encoded already; the arguments mean the same as those of ``fit``."""
         parts = (encoder, encoded.statistics, encoded.datastore)
+        settings = suited_to(settings, language_model, encoded.sample)
         fitted = cls(*parts, language_model=language_model, settings=settings, device=device)
         examples = worked_examples(encoded.sample, fitted.alignment, fitted.datastore)
         fitted.settings = settings.but(examples=settings.examples or examples)

@@ -41,9 +41,9 @@ from recap.fitting.passes import (
     sum_statistics,
 )
 from recap.fitting.vectors import Block, Space, VectorFolder, read_shard
-from recap.language import WorkedExample
+from recap.language import LanguageModel, WorkedExample
 from recap.packs.register import Picture, Pictures, captions_digest
-from recap.settings import EXAMPLE_CAPTIONS, EXAMPLES
+from recap.settings import EXAMPLE_CAPTIONS, EXAMPLES, Settings
 from recap.types import Pair, Vectors
 
 if TYPE_CHECKING:
@@ -56,6 +56,10 @@ Used = tuple[FittedPicture, int]
 
 BLOCK = 512
 """Number of pictures taken into the datastore at a time."""
+
+
+FAMILIAR = 0.75
+"""Of captions in everyday words the writer knows 99 % of the words, of reports on x-rays 58 %, and there it fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +161,22 @@ def finish_fit(
 def empty_statistics(encoder: Encoder) -> PairStatistics:
     """Return statistics of no pairs, for vectors of this encoder."""
     return no_statistics(Space.of(encoder))
+
+
+def suited_to(settings: Settings, model: LanguageModel | None, sample: Sample) -> Settings:
+    """Return settings that leave a language model out where too many words of the captions are foreign to it."""
+    familiarity = getattr(model, "familiarity", None)
+    if model is None or familiarity is None or settings.candidates != "both":
+        return settings
+    known = familiarity([text for item in sample.pictures for text in item.pair.captions])
+    if known >= FAMILIAR:
+        return settings
+    message = (
+        f"the {model.name} knows only {known:.0%} of the words of these captions, so a caption will be one of yours; "
+        "candidates='both' (--candidates both) has it write all the same"
+    )
+    warnings.warn(message, RecapWarning, stacklevel=4)
+    return settings.but(candidates="retrieved")
 
 
 def worked_examples(sample: Sample, alignment: LinearAlignment, datastore: CaptionStore) -> tuple[WorkedExample, ...]:

@@ -189,6 +189,11 @@ class WriterModel:
         with ThreadPoolExecutor(self._workers) as pool:
             return list(pool.map(lambda prompt: self._write_one(prompt, decoding), prompts))
 
+    def familiarity(self, captions: Sequence[str]) -> float:
+        """Return the share of the words of captions that it knows."""
+        said = [word in self._number for caption in captions for word in words(caption)]
+        return sum(said) / max(1, len(said))
+
     def _write_one(self, prompt: Prompt, decoding: Decoding) -> list[Draft]:
         captions = list(prompt.pool or prompt.captions)[:VOTERS]
         numbered, names = self._numbers(captions)
