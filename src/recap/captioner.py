@@ -6,7 +6,7 @@ them, and the candidate that fits best is kept. Fitting computes one linear map 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
@@ -65,14 +65,14 @@ class ReCap(FittedPack):
         captioner = self.configured(**settings) if settings else self
         if is_picture(images):
             return captioner.caption(images)
-        captions = map(_raise_error, captioner.caption_each(several(images)))
+        captions = map(raise_error, captioner.caption_each(several(images)))
         return captions if isinstance(images, Iterator) else list(captions)
 
     def caption(self, image: ImageLike, **settings: Unpack[SettingChanges]) -> Caption:
         """Return the caption of one image, with its evidence and candidates; settings hold for this call."""
         captioner = self.configured(**settings) if settings else self
         (row,) = captioner.encode_each([image])
-        return captioner.caption_vectors(_raise_error(row)[None])[0]
+        return captioner.caption_vectors(raise_error(row)[None])[0]
 
     def encode_each(self, images: Iterable[ImageLike]) -> Iterator[Vectors | ImageError]:
         """Yield for each image what ``caption_vectors`` takes, or the reason why there is none.
@@ -83,12 +83,21 @@ class ReCap(FittedPack):
 
     def caption_each(self, images: Iterable[ImageLike]) -> Iterator[Caption | ImageError]:
         """Yield for each image, in order, its caption or the reason why there is none."""
+        return self.describe_each(images, self.caption_vectors)
+
+    def describe_each(
+        self, images: Iterable[ImageLike], describe: Callable[[Vectors], Sequence[Result]]
+    ) -> Iterator[Result | ImageError]:
+        """Yield for each image, in order, what is said of it, or the reason why nothing is.
+
+        ``describe`` gets what ``encode_each`` gives of the images that can be read, ``BATCH`` at a time.
+        """
         encoded = self.encode_each(images)
         while batch := list(islice(encoded, BATCH)):
             readable = [vector for vector in batch if not isinstance(vector, ImageError)]
-            captions = iter(self.caption_vectors(np.stack(readable)) if readable else ())
+            said = iter(describe(np.stack(readable)) if readable else ())
             for vector in batch:
-                yield vector if isinstance(vector, ImageError) else next(captions)
+                yield vector if isinstance(vector, ImageError) else next(said)
 
     def caption_frames(self, images: Sequence[ImageLike]) -> Caption:
         """Return one caption for a clip that is given as its frames.
@@ -268,7 +277,7 @@ class ReCap(FittedPack):
         return Caption(best.text, best.cosine, shown, kept, self.selection, confidence)
 
 
-def _raise_error(result: Result | ImageError) -> Result:
+def raise_error(result: Result | ImageError) -> Result:
     """Return a result; the reason why there is none is raised."""
     if isinstance(result, ImageError):
         raise result

@@ -23,8 +23,8 @@ from threadpoolctl import ThreadpoolController
 
 from recap.language.things import Kinds, named, shown
 from recap.registry import Entry, Registry
-from recap.text import words
-from recap.types import VOTE_TEMPERATURE, Candidate, Draft, Evidence, Vectors, unit_rows
+from recap.text import vote_weights, words
+from recap.types import Candidate, Draft, Evidence, Vectors, unit_rows
 
 Scores = npt.NDArray[np.float64]
 
@@ -83,7 +83,7 @@ def by_likelihood(
 
 def doubts(texts: Sequence[str], evidence: Sequence[Evidence]) -> Scores:
     """Return how doubtful each text is: for every thing it names, what ``SUPPORT`` has more than the votes for it."""
-    weights = _vote_weights(evidence)
+    weights = np.array(vote_weights(evidence))
     weights /= weights.sum()
     known = [shown(item.text) for item in evidence]
 
@@ -100,7 +100,7 @@ def by_consensus(
 ) -> Scores:
     """Score candidates by the weighted agreement of the evidence with them, a caption's vote for itself left out."""
     voters = [item.text for item in evidence]
-    weights = _vote_weights(evidence)
+    weights = np.array(vote_weights(evidence))
     votes = agreement(texts, voters)
     # one vote of its own, not all equal ones: a caption that several people wrote is all the better
     place = {text: index for index, text in reversed(list(enumerate(voters)))}
@@ -110,13 +110,6 @@ def by_consensus(
     counted = weights * (1 - itself)
     scores: Scores = (votes * counted).sum(1) / np.maximum(counted.sum(1), 1e-12)
     return scores
-
-
-def _vote_weights(evidence: Sequence[Evidence]) -> Scores:
-    """Return how much each retrieved caption has to say: the nearest 1."""
-    similarities = np.array([item.similarity for item in evidence], dtype=np.float64)
-    weights: Scores = np.exp((similarities - similarities.max()) / VOTE_TEMPERATURE)
-    return weights
 
 
 def agreement(texts: Sequence[str], others: Sequence[str]) -> Scores:

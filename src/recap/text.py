@@ -124,13 +124,18 @@ class Attribution:
         return tuple(word.text for word in self.words if word.kind == "nowhere")
 
 
+def vote_weights(evidence: Sequence[Evidence]) -> list[float]:
+    """Return how much each retrieved caption has to say: the nearest 1."""
+    nearest = max((item.similarity for item in evidence), default=0.0)
+    return [math.exp((item.similarity - nearest) / VOTE_TEMPERATURE) for item in evidence]
+
+
 def attribute(caption: Caption, *, common_words: Collection[str] = COMMON_WORDS, language: str = "en") -> Attribution:
     """Say for each word of a caption which retrieved captions it comes from, and how much."""
     same = partial(same_word, language=language)
     evidence = _retrieved(caption, same)
     sentences = [_folded(item.text) for item in evidence]
-    nearest = max((item.similarity for item in evidence), default=0.0)
-    weights = [math.exp((item.similarity - nearest) / VOTE_TEMPERATURE) for item in evidence]
+    weights = vote_weights(evidence)
     said = surface_words(caption.text)
     folded = _folded(caption.text)
     words, place = [], 0

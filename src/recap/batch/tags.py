@@ -12,16 +12,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from functools import partial
 
-import numpy as np
-
-from recap.captioner import ReCap
+from recap.captioner import ReCap, raise_error
 from recap.errors import ImageError
 from recap.packs.builtin import CONCEPTS as CONCEPT_SOURCE
-from recap.settings import BATCH
-from recap.text import COMMON_WORDS, same_word, words
-from recap.types import VOTE_TEMPERATURE, Evidence, ImageLike, Tag, Vectors
+from recap.text import COMMON_WORDS, same_word, vote_weights, words
+from recap.types import Evidence, ImageLike, Tag, Vectors
 
 TAG_POOL = 100
 """Number of retrieved captions that are looked at."""
@@ -63,21 +60,14 @@ _NO_THING = frozenset(_NO_THING_TEXT.split())
 def tag(captioner: ReCap, image: ImageLike, *, min_score: float = TAG_SCORE) -> tuple[Tag, ...]:
     """Return the keywords of an image, best first."""
     (found,) = tag_each(captioner, [image], min_score=min_score)
-    if isinstance(found, ImageError):
-        raise found
-    return found
+    return raise_error(found)
 
 
 def tag_each(
     captioner: ReCap, images: Iterable[ImageLike], *, min_score: float = TAG_SCORE
 ) -> Iterator[tuple[Tag, ...] | ImageError]:
     """Yield for each image, in order, its keywords or the reason why there are none."""
-    encoded = captioner.encode_each(images)
-    while batch := list(islice(encoded, BATCH)):
-        readable = [row for row in batch if not isinstance(row, ImageError)]
-        found = iter(tag_vectors(captioner, np.stack(readable), min_score=min_score) if readable else ())
-        for row in batch:
-            yield row if isinstance(row, ImageError) else next(found)
+    return captioner.describe_each(images, partial(tag_vectors, captioner, min_score=min_score))
 
 
 def tag_vectors(captioner: ReCap, vectors: Vectors, *, min_score: float = TAG_SCORE) -> list[tuple[Tag, ...]]:
@@ -102,9 +92,7 @@ def find_keywords(evidence: Sequence[Evidence], drafts: Sequence[str], language:
 
     Words that differ by their ending count as one, in the form that is met most often.
     """
-    nearest = max((item.similarity for item in evidence), default=0.0)
-    votes = [(item.text, math.exp((item.similarity - nearest) / VOTE_TEMPERATURE)) for item in evidence]
-    shares = _shares(votes)
+    shares = _shares(list(zip((item.text for item in evidence), vote_weights(evidence), strict=True)))
     written = _shares([(text, 1.0) for text in drafts])
     weight = 0.5 if drafts else 1.0
     support = Counter({word: weight * share for word, share in shares.items()})

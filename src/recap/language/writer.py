@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -165,6 +165,7 @@ class WriterModel:
         """The fingerprint of the details of an image that it can read."""
         self._number = {word: number for number, word in enumerate(self._vocabulary)}
         self._cliches = _followers(CLICHES, self._number)
+        self._forms = cache(self._find_forms)  # asked for every word of every draft, at every step
         self._phrases = Phrases.load(folder / "phrases.bin")
         self._workers = threads or cores()
         # the products are small: several threads would wait for each other most of the time
@@ -286,7 +287,7 @@ class WriterModel:
         """
         return [number for said in sentence if said not in twice for number in self._forms(said)]
 
-    def _forms(self, number: int) -> tuple[int, ...]:
+    def _find_forms(self, number: int) -> tuple[int, ...]:
         """Return a word, its plural and its singular by their numbers; none for little words and those in slots."""
         word = self._vocabulary[number] if number < len(self._vocabulary) else ""
         if not word or word in LITTLE_WORDS:
