@@ -13,8 +13,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tqdm import tqdm
-
 from recap.datasets.captions import by_stem, read_candidates, stem
 from recap.datasets.vizwiz import write_vizwiz_submission
 from recap.errors import InputError
@@ -26,6 +24,7 @@ from recap.experiments.paper import paper_section, paper_table
 from recap.experiments.retrieval import fitting_times
 from recap.experiments.search import FLAN, REPORTED
 from recap.experiments.table import Column, Row, Section, Table
+from recap.files import progress_bar
 from recap.metrics.registry import METRICS, parse_metrics
 from recap.metrics.report import Report
 from recap.settings import Settings
@@ -48,7 +47,7 @@ def run(setup: Setup) -> Outcome:
     test = chosen_pictures(setup, study.load(setup.on, "test"))
     others = read_results(setup.option("results", ""), test)
     fitted = list(fit_all(study.train, study.encoder, setup))
-    ours = dict(tqdm(_ours(study, test, fitted), disable=None if setup.progress else True, unit="row"))
+    ours = dict(progress_bar(_ours(study, test, fitted), progress=setup.progress, unit="row"))
     metrics = parse_metrics(setup.option("metrics", ",".join(SHOWN)))
     reports = score_systems(study, test, {**ours, **others}, metrics)
     notes = (*study.notes(map="of the row"), *unavailable_maps(study.encoder))

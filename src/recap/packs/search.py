@@ -24,6 +24,7 @@ from recap.datasets.images import find_image_names
 from recap.encoders.base import ImageEncoder, TextEncoder
 from recap.encoders.cache import VectorCache, file_state
 from recap.errors import ImageError, InputError
+from recap.files import progress_bar
 from recap.packs.config import PackConfig
 from recap.packs.folder import ALIGNMENT, find
 from recap.types import Found, Vectors, unit_rows
@@ -126,10 +127,8 @@ class PictureSearch:
         """Yield new pictures with their vectors, and keep these."""
         if not paths:
             return
-        from tqdm import tqdm
-
         states = {path: file_state(path) for path in paths}
-        bar = tqdm(paths, unit="image", disable=None if progress else True)
+        bar = progress_bar(paths, progress=progress, unit="image")
         encoded = zip(bar, self.image_side().encode_each(paths), strict=True)
         while part := list(islice(encoded, KEPT_EVERY)):
             yield from part
