@@ -358,4 +358,4 @@ def _foot(script: str, links: str) -> str:
 
 def _template(half: int, name: str = "report.html") -> Template:
     """Return what comes before the pictures of a page, or after them."""
-    return Template(_asset(name).split("<!-- pictures -->\n")[half])
+    return Template((_asset("head.html") + _asset(name)).split("<!-- pictures -->\n")[half])

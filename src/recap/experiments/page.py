@@ -83,19 +83,25 @@ def table_html(table: Table) -> str:
     )
 
 
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+"""Nothing is loaded from elsewhere, and no script runs."""
+
+
 def page_html(
     title: str, facts: str, parts: Sequence[Part], absent: Mapping[str, str], paper: Iterable[Shown], pending: int = 0
 ) -> str:
     """Return the page; ``absent`` says why a data set is not here, ``pending`` how many experiments are to come."""
-    own = files("recap.experiments")
+    own, report = files("recap.experiments"), files("recap.batch")
     template, css = ((own / name).read_text(encoding="utf-8") for name in ("page.html", "page.css"))
+    head, style = ((report / name).read_text(encoding="utf-8") for name in ("head.html", "report.css"))
     made = [part for part in parts if part.html]
     state = f" {pending} experiments are still to come: open the page again." if pending else ""
     results = ["".join(_part_html(part) for part in made), _missing(parts, absent), _paper(parts, absent, paper)]
-    return Template(template).substitute(
+    return Template(head + template).substitute(
         version=__version__,
+        policy=POLICY,
         title=escape(title),
-        style=(files("recap.batch") / "report.css").read_text(encoding="utf-8") + css,
+        style=style + css,
         lead=escape(facts) + state,
         contents=_contents(made),
         results="\n".join(results),
