@@ -39,10 +39,10 @@ from recap.encoders import load_encoder
 from recap.errors import ImageError
 from recap.files import write_json
 from recap.language import Decoding, LanguageModel, load_language_model
+from recap.language.words import words
 from recap.metrics import cider_d
 from recap.packs import folder as pack
 from recap.packs.builtin import CAPTIONS, LANGUAGE_MODEL, builtin_datastore, packaged_file
-from recap.text import words
 from recap.types import Draft, ImageLike, Prompt, Vectors
 
 CENTRAL = "most central"

@@ -22,8 +22,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from recap.datasets.captions import Matched, match, read_candidates, read_references
+from recap.language.words import words
 from recap.metrics.chair import invented
-from recap.text import words
 
 PHRASE = "sitting on top of"
 

@@ -36,8 +36,7 @@ from recap.datasets.captions import by_stem, read_candidates, stem
 from recap.datasets.records import parse_json, read_lines, read_table
 from recap.encoders.images import decode
 from recap.errors import ImageError, InputError
-from recap.files import atomic_write, write_json
-from recap.tables import csv_text
+from recap.files import atomic_write, csv_text, write_json
 
 SIDE, GAP, LINE = 300, 16, 20
 COLUMNS, ROWS = 4, 3

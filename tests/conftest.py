@@ -24,8 +24,8 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, pr
 
 from recap.captioner import ReCap
 from recap.encoders import Encoder, load_encoder
+from recap.language.words import surface_words
 from recap.parallel.runners import Runner
-from recap.text import surface_words
 from recap.types import Pair
 
 # how long an example takes says something about the machine, not about recap
@@ -86,7 +86,7 @@ def make_encoder(folder: Path, image_dimension: int, words: Sequence[str] = WORD
     vectors = np.random.default_rng(0).standard_normal((len(words), text_dimension)).astype(np.float32)
     _save(folder / "text.onnx", [helper.make_node("Gather", ["weights", "input_ids"], ["output"])], names, vectors)
     tokenizer = Tokenizer(models.WordLevel({word: place for place, word in enumerate(words)}, unk_token="[UNK]"))
-    # scripts without spaces are cut into letters, as recap.text does
+    # scripts without spaces are cut into letters, as recap.language.words does
     letters = pre_tokenizers.Split(Regex("[\u3040-\u30ff\u3400-\u9fff]"), "isolated")
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([letters, pre_tokenizers.Whitespace()])

@@ -19,8 +19,8 @@ from recap.encoders.inputs import is_picture, several
 from recap.errors import ImageError, InputError
 from recap.fitting.base import FittedPack
 from recap.language import write_drafts
+from recap.packs.settings import BATCH, SettingChanges
 from recap.selection import Proposals, gather_candidates
-from recap.settings import BATCH, SettingChanges
 from recap.types import Caption, Draft, Evidence, ImageLike, Prompt, Retrieved, Vectors, unit_rows
 
 KEPT_CANDIDATES = 10

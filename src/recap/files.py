@@ -1,10 +1,12 @@
 """Writes that a crash cannot tear: the old file or the new one, never a part of either.
 
-Long work is done in steps: what is finished is kept, and a run that was killed goes on from there.
+Long work is done in steps: what is finished is kept, and a run that was killed goes on from there. Its progress is
+shown as a bar, its results as tables in csv, markdown, LaTeX or HTML.
 """
 
 from __future__ import annotations
 
+import csv
 import ctypes
 import errno
 import hashlib
@@ -19,6 +21,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -302,3 +305,52 @@ class _LogLines(io.TextIOBase):
         if line := text.strip("\r\n\x1b[A "):
             print(f"recap: {line.removeprefix(': ')}", file=sys.stderr)
         return len(text)
+
+
+def markdown_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table in markdown."""
+    lines = [header, ["---", *("---:" for _ in header[1:])], *rows]
+    return "".join(markdown_row([str(cell) for cell in line]) + "\n" for line in lines)
+
+
+def markdown_row(cells: Sequence[str]) -> str:
+    """Return a line of a table in markdown."""
+    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+
+
+def latex_text(header: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "") -> str:
+    """Return a table for LaTeX with the package booktabs."""
+    lines = [" & ".join(latex_escaped(str(cell)) for cell in row) + r" \\" for row in (header, *rows)]
+    above = [r"\begin{table}", rf"\caption{{{latex_escaped(caption)}}}", r"\centering"]
+    above += [rf"\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}", r"\toprule"]
+    below = [r"\bottomrule", r"\end{tabular}", r"\end{table}"]
+    return "\n".join([*above, lines[0], r"\midrule", *lines[1:], *below]) + "\n"
+
+
+def latex_escaped(text: str) -> str:
+    """Return a text without characters that command LaTeX."""
+    named = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"}
+    return "".join(named.get(letter, "\\" + letter if letter in "&%$#_{}" else letter) for letter in text)
+
+
+def csv_text(header: Sequence[str], lines: Sequence[Sequence[object]]) -> str:
+    """Return rows as csv."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(lines)
+    return text.getvalue()
+
+
+def html_table(header: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> str:
+    """Return a table for a notebook; texts are escaped, and numbers stand on the right."""
+    start = f"<caption>{escape(title)}</caption>" if title else ""
+    head = "".join(f'<th style="text-align:left">{escape(name)}</th>' for name in header)
+    lines = ["".join(map(_html_cell, row)) for row in rows]
+    return f"<table>{start}<tr>{head}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+
+
+def _html_cell(value: object) -> str:
+    if isinstance(value, float):
+        return f'<td style="text-align:right">{value:.2f}</td>'
+    return f'<td style="text-align:left">{escape(str(value))}</td>'

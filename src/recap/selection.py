@@ -22,8 +22,8 @@ import numpy.typing as npt
 from threadpoolctl import ThreadpoolController
 
 from recap.language.things import Kinds, named, shown
+from recap.language.words import vote_weights, words
 from recap.registry import Entry, Registry
-from recap.text import vote_weights, words
 from recap.types import Candidate, Draft, Evidence, Vectors, unit_rows
 
 Scores = npt.NDArray[np.float64]

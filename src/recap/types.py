@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from recap.tables import html_table
+from recap.files import html_table
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -21,7 +21,7 @@ from recap.experiments.table import Row, Table
 from recap.language.writer import WriterModel
 from recap.metrics import bleu, cider_d, evaluate
 from recap.metrics.statistics import MetricResult
-from recap.settings import Settings
+from recap.packs.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 METRICS = "bleu-1,bleu-4,rouge-l,cider-d,clip-s,aclip-s,refaclip-s,mid"

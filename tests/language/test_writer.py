@@ -16,6 +16,7 @@ import pytest
 from recap.errors import AssetError
 from recap.language import Decoding, load_language_model
 from recap.language.phrases import Phrases
+from recap.language.words import words
 from recap.language.writer import (
     BEGIN,
     END,
@@ -33,7 +34,6 @@ from recap.language.writer import (
     choose,
     read,
 )
-from recap.text import words
 from recap.types import Prompt
 
 torch = pytest.importorskip("torch")

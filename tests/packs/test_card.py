@@ -10,7 +10,7 @@ from huggingface_hub import ModelCard
 from recap import ReCap
 from recap.packs import card
 from recap.packs.card import About
-from recap.settings import Settings
+from recap.packs.settings import Settings
 from recap.types import Pair
 
 FACTS = card.Facts(

@@ -24,10 +24,10 @@ from recap.assets import cache_dir
 from recap.datasets import read_flickr8k
 from recap.encoders import Encoder, load_encoder
 from recap.errors import ImageError
+from recap.language.words import words
 from recap.language.writer import SPECIAL, VOTERS
 from recap.packs import folder as pack
 from recap.packs.builtin import coco_captions, concept_sentences, packaged_file
-from recap.text import words
 from recap.types import Pair, Vectors, unit_rows
 
 MINIMUM = 8

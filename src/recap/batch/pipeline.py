@@ -29,7 +29,7 @@ import numpy as np
 from recap.batch.record import FileFacts
 from recap.encoders.network import cores
 from recap.errors import ImageError
-from recap.settings import BATCH
+from recap.packs.settings import BATCH
 from recap.types import Caption, Vectors
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from recap import __version__
 from recap.encoders.images import decode
 from recap.errors import ImageError, InputError
 from recap.files import atomic_write
+from recap.language.words import AttributedWord, Attribution, attribute, same_word, surface_words
 from recap.selection import describe_choice
-from recap.text import AttributedWord, Attribution, attribute, same_word, surface_words
 from recap.types import Candidate, Caption, Evidence, Found, ImageLike
 
 if TYPE_CHECKING:

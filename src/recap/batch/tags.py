@@ -16,8 +16,8 @@ from functools import partial
 
 from recap.captioner import ReCap, raise_error
 from recap.errors import ImageError
+from recap.language.words import COMMON_WORDS, same_word, vote_weights, words
 from recap.packs.builtin import CONCEPTS as CONCEPT_SOURCE
-from recap.text import COMMON_WORDS, same_word, vote_weights, words
 from recap.types import Evidence, ImageLike, Tag, Vectors
 
 TAG_POOL = 100

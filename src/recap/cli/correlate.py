@@ -71,6 +71,7 @@ def correlate(
     from recap.datasets.captions import read_references
     from recap.datasets.judgements import Preferences, read_judgements
     from recap.experiments.paper import ENCODER, paper_judgements
+    from recap.files import csv_text, latex_text, markdown_text
     from recap.metrics.agreement import (
         correlate_judgements,
         correlation_rows,
@@ -79,7 +80,6 @@ def correlate(
         save_plot,
     )
     from recap.metrics.evaluate import evaluate_judgements
-    from recap.tables import csv_text, latex_text, markdown_text
 
     with warnings_on_stderr():
         judged = read_judgements(judgements, input_format, captions=captions)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 
 from recap.errors import UnknownNameError, check_name
-from recap.tables import latex_text, markdown_text
 
 if TYPE_CHECKING:
     from recap.captioner import ReCap
@@ -186,6 +185,8 @@ def format_option(help: str = "How it is printed.", *others: str) -> Decorator:
 
 def print_rows(rows: Sequence[Mapping[str, Any]], kind: str) -> None:
     """Print rows of the same columns as csv, markdown or LaTeX."""
+    from recap.files import latex_text, markdown_text
+
     columns = list(rows[0]) if rows else []
     cells = [[printable(str(row[name])) for name in columns] for row in rows]
     if kind == "csv":

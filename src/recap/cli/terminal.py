@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.text import Text
 
 from recap.cli.options import print_json, printable, warn
+from recap.language.words import Attribution, attribute, same_word, surface_words
 from recap.selection import describe_choice
-from recap.text import Attribution, attribute, same_word, surface_words
 from recap.types import Caption
 
 if TYPE_CHECKING:

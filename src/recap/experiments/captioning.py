@@ -27,7 +27,7 @@ from recap.experiments.table import Column, Row, Section, Table
 from recap.files import progress_bar
 from recap.metrics.registry import METRICS, parse_metrics
 from recap.metrics.report import Report
-from recap.settings import Settings
+from recap.packs.settings import Settings
 
 OPTIONS = ("maps", "metrics", "pictures", "results", *SETTINGS_OPTIONS)
 

@@ -23,8 +23,8 @@ from recap.language import LanguageModel, load_language_model
 from recap.metrics.evaluate import evaluate
 from recap.metrics.report import Report
 from recap.metrics.statistics import MetricResult, in_points, mean_result
+from recap.packs.settings import Settings
 from recap.selection import by_consensus, is_degenerate
-from recap.settings import Settings
 from recap.types import Draft, Evidence, ImageLike, Vectors
 
 POOL_IMAGES = 20

@@ -12,7 +12,7 @@ from recap.errors import InputError, check_name
 from recap.experiments.base import Setup
 from recap.experiments.data import Split
 from recap.language import LanguageModel
-from recap.settings import Settings
+from recap.packs.settings import Settings
 
 WRITER = "writer"
 """Writes the captions unless ``--lm`` says otherwise: the model that packs have."""

@@ -30,7 +30,7 @@ from recap.fitting.augmentation import retrieve_only
 from recap.fitting.tuning import add_cache
 from recap.language import Decoding, LanguageModel
 from recap.metrics.cider import cider_d
-from recap.settings import Settings
+from recap.packs.settings import Settings
 from recap.types import Caption, Draft, Prompt
 
 if TYPE_CHECKING:

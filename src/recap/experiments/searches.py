@@ -40,7 +40,7 @@ from recap.experiments.search import (
 )
 from recap.experiments.table import Cell, Column, Row, Section, Table
 from recap.language.prompt import Order
-from recap.settings import Settings
+from recap.packs.settings import Settings
 
 DECODINGS: dict[str, dict[str, Any]] = {
     "Sampling": {"top_p": 1.0},

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from recap.errors import check_name
-from recap.tables import csv_text, html_table, latex_escaped, markdown_row
+from recap.files import csv_text, html_table, latex_escaped, markdown_row
 
 Better: TypeAlias = Literal["higher", "lower", "neither"]
 

@@ -16,7 +16,7 @@ from recap.fitting.pairs import FitReport, Pairs
 from recap.language import LanguageModel
 from recap.packs.base import Pack, resolve_language_model
 from recap.packs.card import About
-from recap.settings import SettingChanges, Settings
+from recap.packs.settings import SettingChanges, Settings
 
 if TYPE_CHECKING:
     from recap.captioner import ReCap
@@ -68,7 +68,7 @@ class FittedPack(Pack):
             about: author, licence and description for the card.
             progress: whether to show a bar.
             datastore: an empty one to take the captions, such as a ``DiskStore`` for more than fit into memory.
-            settings: any of ``recap.settings.Settings``, such as ``method="ols"``, ``k=13``, ``temperature=0.1``.
+            settings: any of ``recap.packs.settings.Settings``, such as ``method="ols"``, ``k=13``, ``temperature=0.1``.
         """
         chosen = Settings().but(**settings)
         loaded = load_encoder(encoder, device=device) if isinstance(encoder, str) else encoder

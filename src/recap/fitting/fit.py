@@ -43,7 +43,7 @@ from recap.fitting.passes import (
 from recap.fitting.vectors import Block, Space, VectorFolder, read_shard
 from recap.language import LanguageModel, WorkedExample
 from recap.packs.register import Picture, Pictures, captions_digest
-from recap.settings import EXAMPLE_CAPTIONS, EXAMPLES, Settings
+from recap.packs.settings import EXAMPLE_CAPTIONS, EXAMPLES, Settings
 from recap.types import Pair, Vectors
 
 if TYPE_CHECKING:

@@ -20,10 +20,10 @@ from recap.language import load_language_model
 from recap.packs.captions import check_place, move, staging
 from recap.packs.card import About
 from recap.packs.folder import changing, check_target
+from recap.packs.settings import Settings
 from recap.parallel import storage
 from recap.parallel.parts import find_parts
 from recap.parallel.runners import runner
-from recap.settings import Settings
 
 if TYPE_CHECKING:
     from recap.captioner import ReCap

@@ -19,10 +19,10 @@ from recap.encoders import TextEncoder
 from recap.errors import InputError
 from recap.fitting.fit import Validation
 from recap.language import Decoding, LanguageModel
+from recap.language.words import words
 from recap.metrics.cider import CiderD
+from recap.packs.settings import Settings
 from recap.selection import RULES
-from recap.settings import Settings
-from recap.text import words
 from recap.types import Draft, Evidence, Prompt, Vectors
 
 if TYPE_CHECKING:

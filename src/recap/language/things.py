@@ -11,7 +11,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import TypeAlias
 
-from recap.text import words
+from recap.language.words import words
 
 _WORDS = json.loads((Path(__file__).parent / "things.json").read_text(encoding="utf-8"))
 THINGS: dict[str, str] = _WORDS["things"]

@@ -31,7 +31,7 @@ from recap.errors import AssetError, InputError
 from recap.language import sampling
 from recap.language.base import Decoding, files_fingerprint
 from recap.language.phrases import Phrases, triples_of
-from recap.text import join_words, surface_words, words
+from recap.language.words import join_words, surface_words, words
 from recap.types import Draft, Prompt
 
 PAD, BEGIN, END, UNKNOWN = range(4)

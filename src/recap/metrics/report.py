@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from recap.errors import InputError
+from recap.files import csv_text, html_table, latex_text, markdown_text
 from recap.metrics.ngrams import Floats
 from recap.metrics.statistics import MetricResult, in_points
-from recap.tables import csv_text, html_table, latex_text, markdown_text
 
 DIGITS = 1
 UNIT = "points: 100 times the fraction; MID and CLIPScore (100 cos) as they are"

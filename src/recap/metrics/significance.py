@@ -15,12 +15,11 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from recap.errors import InputError, MissingExtraError
-from recap.files import atomic_write
+from recap.files import atomic_write, csv_text
 from recap.metrics.bleu import bleu_of_counts
 from recap.metrics.ngrams import Floats
 from recap.metrics.report import Report, number, shown
 from recap.metrics.statistics import MetricResult, bootstrap_sums, in_points
-from recap.tables import csv_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -18,7 +18,7 @@ from recap.packs import folder as pack
 from recap.packs.card import About
 from recap.packs.register import Pictures
 from recap.packs.search import PictureIndex, PictureSearch
-from recap.settings import SettingChanges, Settings
+from recap.packs.settings import SettingChanges, Settings
 from recap.types import Found
 
 

@@ -27,7 +27,7 @@ from recap.language import WorkedExample, load_language_model
 from recap.packs import folder as pack
 from recap.packs.base import Pack
 from recap.packs.config import PackConfig
-from recap.settings import EXAMPLE_CAPTIONS, EXAMPLES, Settings
+from recap.packs.settings import EXAMPLE_CAPTIONS, EXAMPLES, Settings
 
 CAPTIONS = 85_000
 """Default number of captions in the datastore."""

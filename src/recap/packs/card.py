@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
 from recap.errors import InputError
-from recap.settings import Settings
+from recap.packs.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from recap.encoders.registry import load_image_side, load_text_side
 from recap.errors import EncoderMismatchError, InputError, PackError, damaged
 from recap.files import read_json, sealed, write_json
 from recap.packs.card import About
-from recap.settings import Settings
+from recap.packs.settings import Settings
 
 FORMAT = 1
 CONFIG = "config.json"

@@ -17,6 +17,7 @@ from starlette.requests import ClientDisconnect
 
 from recap.encoders.fetching import Fetcher
 from recap.errors import ImageError, RecapError
+from recap.packs.settings import Settings
 from recap.server import forms
 from recap.server.batching import Batcher, Picture, Task
 from recap.server.config import ServerConfig
@@ -25,7 +26,6 @@ from recap.server.middleware import ACCOUNT
 from recap.server.problems import Problem
 from recap.server.schemas import Form, ProblemBody
 from recap.server.tasks import Engine
-from recap.settings import Settings
 
 
 async def wait_for_results(request: Request, work: Sequence[Future[Any]], timeout: float) -> list[Any]:

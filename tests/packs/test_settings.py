@@ -5,7 +5,7 @@ import pytest
 
 from recap.errors import InputError
 from recap.language import Decoding, PromptTemplate, WorkedExample
-from recap.settings import SettingChanges, Settings
+from recap.packs.settings import SettingChanges, Settings
 
 
 def test_settings_survive_json():

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recap.text import attribute, join_words, same_word, surface_words, words
+from recap.language.words import attribute, join_words, same_word, surface_words, words
 from recap.types import Candidate, Caption, Evidence
 
 
