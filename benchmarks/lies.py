@@ -4,7 +4,7 @@
     python benchmarks/lies.py before.json after.json --references references.json [--split test] [--examples 10]
 
 All files are what ``recap score`` reads; several candidates are compared on the pictures that all of them have.
-Counted are COCO's 80 kinds of objects and their synonyms, people included (``recap.metrics.chair``), and how often
+Counted are COCO's 80 kinds of objects and their synonyms, people included (``recap.metrics.spice``), and how often
 captions say "sitting on top of". The last column is people: the first reference of each picture against its others.
 """
 
@@ -23,7 +23,7 @@ from rich.table import Table
 
 from recap.datasets.captions import Matched, match, read_candidates, read_references
 from recap.language.words import words
-from recap.metrics.chair import invented
+from recap.metrics.spice import invented
 
 PHRASE = "sitting on top of"
 

@@ -238,7 +238,7 @@ def test_training_stops_when_dev_gets_no_better_and_the_best_weights_are_kept(
     scores, seen = iter([0.2, 0.5, 0.3, 0.4, 0.1]), []
 
     def judge(model: Any, dev: Any) -> Any:
-        from recap.metrics.statistics import mean_result
+        from recap.metrics.corpus import mean_result
 
         seen.append({name: weight.detach().clone() for name, weight in model.trainable.items()})
         return mean_result("CIDEr-D", np.full(2, next(scores)))

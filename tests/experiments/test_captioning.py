@@ -20,7 +20,7 @@ from recap.experiments.data import Bench, Split
 from recap.experiments.table import Row, Table
 from recap.language.writer import WriterModel
 from recap.metrics import bleu, cider_d, evaluate
-from recap.metrics.statistics import MetricResult
+from recap.metrics.corpus import MetricResult
 from recap.packs.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("own_cache")

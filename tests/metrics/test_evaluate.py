@@ -1,6 +1,3 @@
-import sys
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -11,12 +8,12 @@ from recap.datasets.judgements import Judgements, Preferences
 from recap.encoders.base import Encoder
 from recap.errors import EncoderMismatchError, InputError, MissingExtraError
 from recap.metrics import bleu, cider, cider_d, clip, rouge_l
+from recap.metrics.clip import mid
 from recap.metrics.correlation import accuracies, correlate_report, kendall_tau
 from recap.metrics.evaluate import evaluate, evaluate_judgements
-from recap.metrics.mid import mid
 from recap.metrics.registry import METRICS, parse_metrics
-from recap.metrics.softspice import soft_spice
-from recap.metrics.statistics import mean_result
+from recap.metrics.scenegraph import SceneGraph, Synonyms
+from recap.metrics.spice import soft_spice, spice
 
 CANDIDATES = ["a red ball", "a green field of grass", "the blue sea"]
 REFERENCES = [
@@ -31,8 +28,14 @@ ON_PICTURES = METRICS.names()[METRICS.names().index("clip-s") :]
 @pytest.fixture(autouse=True)
 def no_parser(monkeypatch) -> None:
     """Stand for an installation without what SPICE and METEOR run in."""
-    for name in ("java", "scenegraph", "spice"):
-        monkeypatch.setitem(sys.modules, f"recap.metrics.{name}", None)
+
+    def missing(*_):
+        raise MissingExtraError("a scene graph", "spice")
+
+    monkeypatch.setattr("recap.metrics.spice.default_parser", missing)
+    monkeypatch.setattr("recap.metrics.scenegraph.default_parser", missing)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", "")
 
 
 @pytest.fixture
@@ -64,7 +67,8 @@ def test_all_names_every_metric_with_a_value_or_a_reason(clip_like, pictures):
     assert len(report.rows) + len(report.unavailable) == len(METRICS.names())
     reasons = {missing.name: missing.reason for missing in report.unavailable}
     assert reasons.keys() == {"METEOR", "SPICE", "SPICE-py", "SoftSPICE", "MID"}
-    assert reasons["SPICE-py"] == "recap.metrics.spice is not installed"
+    assert "[spice]'" in reasons["SPICE-py"]
+    assert "there is no java on this machine" in reasons["METEOR"]
     assert "references" in reasons["MID"]
     assert all(np.isfinite(row.value) for row in report)
     assert report.encoder == "toy"
@@ -117,33 +121,27 @@ def test_mid_takes_references_for_true_and_candidates_for_judged(clip_like, tmp_
     np.testing.assert_allclose(report["MID"].per_image, expected.per_image)
 
 
+class Words:
+    """A parser that takes every word for an object."""
+
+    def parse(self, captions):
+        return [SceneGraph(tuple(text.split())) for text in captions]
+
+
 def test_parsed_metrics_get_candidates_references_and_index(monkeypatch, mixed):
-    given = {}
-
-    def spice(candidates, references, image_index):
-        given["spice"] = (list(candidates), list(references), list(image_index))
-        return mean_result("SPICE-py", np.array([0.5, 0.25, 1.0]))
-
-    modules = {
-        "spice": SimpleNamespace(spice=spice),
-        "scenegraph": SimpleNamespace(phrases=lambda t: map(str.split, t)),
-    }
-    for name, module in modules.items():
-        monkeypatch.setitem(sys.modules, f"recap.metrics.{name}", module)
+    for module in ("spice", "scenegraph"):
+        monkeypatch.setattr(f"recap.metrics.{module}.default_parser", Words)
+    monkeypatch.setattr("recap.metrics.spice.default_synonyms", lambda: Synonyms({}))
     index = [1, 0, 1]
     report = evaluate(CANDIDATES, REFERENCES[:2], encoder=mixed, image_index=index, metrics="spice,softspice")
-    assert given["spice"] == (CANDIDATES, REFERENCES[:2], index)
-    assert report["SPICE-py"].value == pytest.approx(1.75 / 3)
+    expected = spice(CANDIDATES, REFERENCES[:2], index, parser=Words(), synonyms=Synonyms({}))
+    assert 0 < report["SPICE-py"].value == expected.value
     pooled = [[word for text in texts for word in text.split()] for texts in REFERENCES]
     expected = soft_spice([text.split() for text in CANDIDATES], [pooled[image] for image in index], mixed.text)
     np.testing.assert_array_equal(report["SoftSPICE"].per_image, expected.per_image)
 
 
-def test_a_part_that_fails_does_not_stop_the_others(monkeypatch):
-    def spice(*_):
-        raise MissingExtraError("SPICE in Python", "spice")
-
-    monkeypatch.setitem(sys.modules, "recap.metrics.spice", SimpleNamespace(spice=spice))
+def test_a_part_that_fails_does_not_stop_the_others():
     report = evaluate(CANDIDATES, REFERENCES, metrics="spice,rouge-l")
     assert [row.name for row in report] == ["ROUGE-L"]
     assert "[spice]'" in report.unavailable[0].reason

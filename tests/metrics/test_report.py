@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 from recap.errors import InputError
+from recap.metrics.corpus import MetricResult, in_points
 from recap.metrics.report import Report, Unavailable
-from recap.metrics.statistics import MetricResult, in_points
 
 
 @pytest.fixture

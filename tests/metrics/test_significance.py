@@ -6,10 +6,10 @@ from PIL import Image
 
 from recap.errors import InputError
 from recap.metrics import bleu
+from recap.metrics.corpus import MetricResult, mean_result
 from recap.metrics.evaluate import evaluate
 from recap.metrics.report import Report
 from recap.metrics.significance import compare, paired_bootstrap, pearson, save_heatmap
-from recap.metrics.statistics import MetricResult, mean_result
 
 WORDS = ["a", "red", "green", "dog", "cat", "runs", "sits", "on", "grass"]
 

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recap.errors import InputError
+from recap.metrics import chair, evaluate
+from recap.metrics.corpus import MetricWarning
 from recap.metrics.scenegraph import SceneGraph, Synonyms
-from recap.metrics.spice import image_numbers, score_graphs, spice
-from recap.metrics.statistics import MetricWarning
+from recap.metrics.spice import invented, mean_best_cosine, score_graphs, soft_spice, spice
 
 SYNONYMS = Synonyms(
     {
@@ -64,7 +65,7 @@ def brute_force(candidate, references):
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(GRAPHS, st.lists(GRAPHS, min_size=1, max_size=3)), min_size=1, max_size=3))
-@pytest.mark.filterwarnings("ignore::recap.metrics.statistics.MetricWarning")
+@pytest.mark.filterwarnings("ignore::recap.metrics.corpus.MetricWarning")
 def test_scores_equal_brute_force(images):
     candidates, references = zip(*images, strict=True)
     result = score_graphs(candidates, references, range(len(images)), synonyms=SYNONYMS)
@@ -111,8 +112,8 @@ def test_several_candidates_may_share_an_image():
     ("candidates", "references", "index", "message"),
     [
         ("a dog", [["a dog"]], None, "list"),
-        ([], [], None, "at least one"),
-        (["a"], ["a dog"], None, "image 0"),
+        ([], [["a"]], None, "at least one"),
+        (["a"], ["a dog"], None, "is a string"),
         (["a", "b"], [["a"], []], None, "image 1"),
         (["a"], [["a"], ["b"]], None, "1 candidates"),
         (["a"], [["a"]], [1], "between 0 and 0"),
@@ -120,7 +121,7 @@ def test_several_candidates_may_share_an_image():
 )
 def test_what_cannot_be_compared_is_refused(candidates, references, index, message):
     with pytest.raises(InputError, match=message):
-        image_numbers(candidates, references, index)
+        spice(candidates, references, index, parser=Reader({}), synonyms=SYNONYMS)
 
 
 def test_words_match_by_equality_or_a_common_synset():
@@ -147,3 +148,62 @@ def test_the_synsets_inside_meteor(tmp_path):
     assert synonyms.match("kid", "child")
     assert synonyms.match("sofa", "couch")
     assert not synonyms.match("man", "woman")
+
+
+def test_mean_over_candidate_phrases_of_the_best_match(toy):
+    candidates = [["red", "blue box"], ["green"], [], ["red"]]
+    references = [["red", "green"], ["white", "blue"], ["red"], []]
+    result = soft_spice(candidates, references, toy)
+    v = toy.vector
+    first = np.mean([max(v(mine) @ v(other) for other in references[0]) for mine in candidates[0]])
+    second = max(v("green") @ v("white"), v("green") @ v("blue"))
+    np.testing.assert_allclose(result.per_image, [first, second, 0, 0], atol=1e-6)
+    assert result.value == pytest.approx(np.mean([first, second, 0, 0]))
+    assert result.name == "SoftSPICE"
+    assert len(toy.seen_texts) == len(set(toy.seen_texts)) == 5
+
+
+def test_a_candidate_is_judged_by_its_own_phrases_only():
+    references = np.eye(3, dtype=np.float32)
+    assert mean_best_cosine(references[:1], references) == 1
+    assert mean_best_cosine(references, references[:1]) == pytest.approx(1 / 3)
+
+
+def test_lengths_must_agree(toy):
+    with pytest.raises(InputError):
+        soft_spice([["red"]], [], toy)
+    assert soft_spice([[]], [[]], toy).value == 0
+
+
+@pytest.mark.parametrize(
+    ("candidate", "references", "expected"),
+    [
+        ("a dog on a sofa", ["a puppy sleeps on the couch"], []),
+        ("a dog on a sofa", ["a hot dog on the couch"], ["dog"]),
+        ("a dog and a dog and a cat", ["a wall"], ["dog", "cat"]),
+        ("a man on a bike", ["a motorcyclist on his motorcycle"], []),
+        ("a man on a bicycle", ["a man on his bike"], []),
+        ("a man on a motorcycle", ["a man on his bicycle"], ["motorcycle"]),
+        ("a van on a street", ["a white truck"], []),
+        ("a man on a skateboard", ["skateboarding in a park"], []),
+        ("a purse", ["a bag"], []),
+        ("a bag", ["a wall"], []),
+        ("people in a room", ["an empty room", "a room with chairs"], ["person"]),
+        ("a kite over a beach", ["a beach", "the sea"], ["kite"]),
+        ("oranges", ["orange fruit in a bowl"], []),
+    ],
+)
+def test_what_no_reference_names_is_invented(candidate: str, references: list[str], expected: list[str]):
+    assert invented(candidate, references) == expected
+
+
+def test_the_metric_is_the_share_of_captions_that_invent():
+    candidates = ["a dog", "a cat and a horse", "a wall"]
+    references = [["a puppy"], ["a wall"], ["a wall"]]
+    result = chair(candidates, references)
+    assert result.per_image.tolist() == [0, 1, 0]
+    assert result.value == pytest.approx(1 / 3)
+    assert chair(["a dog", "a cat"], references, [1, 0]).value == 1
+    assert evaluate(candidates, references, metrics="chair")["CHAIR"].value == result.value
+    with pytest.raises(InputError, match="3 candidates but references of 2"):
+        chair(candidates, references[:2])

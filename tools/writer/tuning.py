@@ -17,7 +17,7 @@ import torch
 from recap.language.words import words
 from recap.language.writer import BEGIN, LITTLE_WORDS, PAD
 from recap.metrics import CiderD
-from recap.metrics.chair import invented
+from recap.metrics.spice import invented
 from writer.batches import Batch, Corpus, Examples, Noise, Source, collate
 from writer.decode import as_text, generate
 from writer.model import Writer

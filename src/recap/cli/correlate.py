@@ -72,7 +72,7 @@ def correlate(
     from recap.datasets.judgements import Preferences, read_judgements
     from recap.experiments.paper import ENCODER, paper_judgements
     from recap.files import csv_text, latex_text, markdown_text
-    from recap.metrics.agreement import (
+    from recap.metrics.correlation import (
         correlate_judgements,
         correlation_rows,
         correlations_json,

@@ -20,9 +20,9 @@ from recap.experiments.choices import WRITER, caption_settings, model_name, sett
 from recap.experiments.data import Bench, Split
 from recap.experiments.table import Cell
 from recap.language import LanguageModel, load_language_model
+from recap.metrics.corpus import MetricResult, in_points, mean_result
 from recap.metrics.evaluate import evaluate
 from recap.metrics.report import Report
-from recap.metrics.statistics import MetricResult, in_points, mean_result
 from recap.packs.settings import Settings
 from recap.selection import by_consensus, is_degenerate
 from recap.types import Draft, Evidence, ImageLike, Vectors

@@ -13,7 +13,7 @@ from recap.experiments.choices import Fitted, fit_all, unavailable_maps
 from recap.experiments.data import TITLES, Bench, Split
 from recap.experiments.paper import retrieval_sections
 from recap.experiments.table import Cell, Column, Row, Section, Table
-from recap.metrics.statistics import mean_standard_error
+from recap.metrics.corpus import mean_standard_error
 from recap.types import Vectors
 
 BLOCK = 1024

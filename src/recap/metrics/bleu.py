@@ -10,9 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from recap.metrics.corpus import Corpus
+from recap.metrics.corpus import Corpus, MetricResult, bootstrap_sums
 from recap.metrics.ngrams import MAX_N, Floats, Ints
-from recap.metrics.statistics import MetricResult, bootstrap_sums
 
 _TINY, _SMALL = 1e-15, 1e-9
 

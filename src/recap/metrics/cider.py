@@ -20,9 +20,8 @@ from typing import Any
 import numpy as np
 
 from recap.errors import InputError
-from recap.metrics.corpus import Corpus, ImageIndex, References
+from recap.metrics.corpus import Corpus, ImageIndex, MetricResult, MetricWarning, References, mean_result
 from recap.metrics.ngrams import MAX_N, Floats, Ints, NgramCounts, NgramTable, Small, ranges
-from recap.metrics.statistics import MetricResult, MetricWarning, mean_result
 
 _FORMAT = 1
 

@@ -1,9 +1,9 @@
-"""Candidates and references, tokenised once and turned into integers for every metric that counts words."""
+"""Candidates and references, tokenised once for every metric that counts words; what a metric returns."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -12,8 +12,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from recap.errors import InputError
+from recap.errors import InputError, RecapWarning
 from recap.metrics.ngrams import (
+    Floats,
     GroupedCounts,
     Ints,
     Mask,
@@ -23,7 +24,6 @@ from recap.metrics.ngrams import (
     offsets_of,
     ranges,
 )
-from recap.metrics.statistics import MetricWarning
 from recap.metrics.tokenizer import Pieces, encode
 
 ImageIndex: TypeAlias = "Sequence[int] | npt.NDArray[np.integer]"
@@ -51,7 +51,7 @@ class References:
     @classmethod
     def of(cls, references: Sequence[Sequence[str]]) -> References:
         """Tokenise and number the references of each image."""
-        _check_references(references)
+        check_references(references)
         vocabulary: dict[str, int] = {}
         pieces = Pieces()
         tokens = encode([text for texts in references for text in texts], vocabulary, pieces)
@@ -115,7 +115,7 @@ class Corpus:
     ) -> Corpus:
         """Tokenise candidates: candidate ``i`` belongs to image ``i``, or to ``image_index[i]`` when that is given."""
         prepared = references if isinstance(references, References) else References.of(references)
-        image = _check_candidates(candidates, len(prepared), image_index)
+        image = image_numbers(candidates, len(prepared), image_index)
         vocabulary = dict(prepared.vocabulary)
         tokens = encode(candidates, vocabulary, prepared.pieces)
         spaced = prepared.spaced | _find_spaced(vocabulary, len(prepared.vocabulary))
@@ -187,7 +187,8 @@ def _split_spaced(tokens: Sentences, spaced: Spaced) -> Sentences:
     return Sentences(np.insert(words, np.repeat(places + 1, more), rest), tokens.offsets + added)
 
 
-def _check_references(references: Sequence[Sequence[str]]) -> None:
+def check_references(references: Sequence[Sequence[str]]) -> None:
+    """Raise unless every image has references."""
     if not len(references):
         raise InputError("there are no references: give a list of reference captions for each image")
     for index, texts in enumerate(references):
@@ -197,7 +198,8 @@ def _check_references(references: Sequence[Sequence[str]]) -> None:
             raise InputError(f"image {index} has no reference: leave it out or give it at least one")
 
 
-def _check_candidates(candidates: Sequence[str], images: int, image_index: ImageIndex | None) -> Ints:
+def image_numbers(candidates: Sequence[str], images: int, image_index: ImageIndex | None) -> Ints:
+    """Return the image of each candidate: ``i`` for candidate ``i``, or what ``image_index`` says, checked."""
     if isinstance(candidates, str) or not len(candidates):
         raise InputError("candidates must be a list of at least one string")
     if image_index is None:
@@ -210,3 +212,67 @@ def _check_candidates(candidates: Sequence[str], images: int, image_index: Image
     if image.min() < 0 or image.max() >= images:
         raise InputError(f"image_index must lie between 0 and {images - 1}")
     return image.astype(np.int64)
+
+
+NO_POINTS = ("MID", "CLIPScore (100 cos)")
+"""Metrics that are no fractions, and are shown as they are."""
+
+
+def in_points(name: str, value: float) -> float:
+    """Return a score as it is shown everywhere: in points, a hundred times the fraction that a metric computes."""
+    return value if name in NO_POINTS else 100 * value
+
+
+class MetricWarning(RecapWarning):
+    """A metric was computed, but the number means less than it seems to."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class MetricResult:
+    """A metric over a corpus and for each candidate."""
+
+    name: str
+    value: float
+    """The corpus value."""
+    per_image: Floats
+    """One value for each candidate, in the order they were given."""
+    standard_error: float
+    """Of ``value``, from the spread over candidates; NaN when there is only one."""
+
+    def __repr__(self) -> str:
+        value, error = (in_points(self.name, number) for number in (self.value, self.standard_error))
+        return f"MetricResult({self.name!r}, {value:.1f} ± {error:.1f} points, {len(self.per_image):,} captions)"
+
+
+def mean_result(name: str, per_image: Floats) -> MetricResult:
+    """Make the result of a metric whose corpus value is the mean over candidates."""
+    return MetricResult(name, float(per_image.mean()), per_image, mean_standard_error(per_image))
+
+
+def known_mean(name: str, per_image: Floats) -> MetricResult:
+    """Make the result of a metric that has no value (NaN) for some candidates: the mean over the others."""
+    known = per_image[np.isfinite(per_image)]
+    value = float(known.mean()) if len(known) else float("nan")
+    return MetricResult(name, value, per_image, mean_standard_error(known))
+
+
+def mean_standard_error(values: Floats) -> float:
+    """Return the standard error of the mean: the sample deviation over the root of the number of values."""
+    if len(values) < 2:
+        return float("nan")
+    return float(values.std(ddof=1) / np.sqrt(len(values)))
+
+
+def bootstrap_sums(rows: Floats, statistic: Callable[[Floats], Floats], *, replicates: int, seed: int) -> Floats:
+    """Apply ``statistic`` to column sums of ``rows`` drawn again with replacement.
+
+    ``statistic`` takes (replicates, columns) sums and returns one row for each; all replicates together are returned.
+    A corpus value that depends on the rows through their sums only needs no second look at the sentences.
+    """
+    generator = np.random.default_rng(seed)
+    count = len(rows)
+    sums = np.empty((replicates, rows.shape[1]))
+    for replicate in range(replicates):
+        drawn = generator.integers(0, count, count)
+        sums[replicate] = np.bincount(drawn, minlength=count) @ rows
+    return statistic(sums)

@@ -19,10 +19,10 @@ from recap.datasets.judgements import Judgements, Preferences
 from recap.encoders.base import Encoder
 from recap.errors import RecapError
 from recap.metrics.bleu import bleu_counts
+from recap.metrics.corpus import MetricResult
 from recap.metrics.judge import Judge, NotAvailableError
 from recap.metrics.registry import BLEU, Metric, OwnMetric, choose_metrics
 from recap.metrics.report import Report, Unavailable
-from recap.metrics.statistics import MetricResult
 from recap.types import ImageLike
 
 PASCAL_SHOWN = 5

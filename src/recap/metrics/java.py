@@ -21,9 +21,9 @@ import numpy as np
 
 from recap.assets import fetch
 from recap.errors import InputError, RecapError
+from recap.metrics.corpus import MetricResult, bootstrap_sums, check_references, image_numbers
 from recap.metrics.ngrams import Floats
-from recap.metrics.spice import SpiceResult, image_numbers, spice_result
-from recap.metrics.statistics import MetricResult, bootstrap_sums
+from recap.metrics.spice import SpiceResult, spice_result
 from recap.metrics.tokenizer import tokenize
 
 _REPLICATES = 1000
@@ -55,14 +55,11 @@ def meteor(
 ) -> MetricResult:
     """Return METEOR 1.5 as coco-caption computes it: English, normalised, from the statistics of the whole corpus.
 
-    Args:
-        candidates: one caption for each image, or any number with ``image_index``.
-        references: the captions that people wrote for each image.
-        image_index: for each candidate the number of its image; candidate ``i`` belongs to image ``i`` without it.
-        jar: ``meteor-1.5.jar``; fetched on first use unless given.
-        paraphrases: ``paraphrase-en.gz``; fetched on first use unless given.
+    The first arguments are those of ``recap.metrics.spice.spice``; ``jar`` is ``meteor-1.5.jar`` and ``paraphrases``
+    ``paraphrase-en.gz``, both fetched on first use unless given.
     """
-    index = image_numbers(candidates, references, image_index)
+    check_references(references)
+    index = image_numbers(candidates, len(references), image_index)
     java = find_java("METEOR")
     program, table = Path(jar or fetch("meteor-jar")), Path(paraphrases or fetch("meteor-paraphrases"))
     command = [java, "-Xmx2G", *_ENGLISH, "-jar", str(program.absolute()), "-", "-", "-stdio", "-l", "en"]
@@ -88,14 +85,11 @@ def java_spice(
 ) -> SpiceResult:
     """Return SPICE 1.0 as its authors' program computes it.
 
-    Args:
-        candidates: one caption for each image, or any number with ``image_index``.
-        references: the captions that people wrote for each image.
-        image_index: for each candidate the number of its image; candidate ``i`` belongs to image ``i`` without it.
-        home: the folder of ``spice-1.0.jar`` and its ``lib``, CoreNLP 3.6.0 included; else ``RECAP_SPICE`` names it.
-        memory: how much Java may take.
+    The first arguments are those of ``recap.metrics.spice.spice``; ``home`` is the folder of ``spice-1.0.jar`` and its
+    ``lib``, CoreNLP 3.6.0 included, else ``RECAP_SPICE`` names it; ``memory`` is how much Java may take.
     """
-    index = image_numbers(candidates, references, image_index)
+    check_references(references)
+    index = image_numbers(candidates, len(references), image_index)
     java = find_java("SPICE")
     folder = _spice_home(home)
     items = [

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
-from importlib import import_module
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,12 +14,10 @@ from recap.encoders.base import Encoder
 from recap.errors import EncoderMismatchError, InputError
 from recap.metrics import clip
 from recap.metrics.bleu import score_bleu
-from recap.metrics.clip import PREFIX, Judged
-from recap.metrics.corpus import Corpus, References
-from recap.metrics.mid import mid
-from recap.metrics.ngrams import Floats
-from recap.metrics.softspice import soft_spice
-from recap.metrics.statistics import MetricResult, mean_result, mean_standard_error
+from recap.metrics.clip import PREFIX, Judged, mid
+from recap.metrics.corpus import Corpus, MetricResult, References, known_mean, mean_result
+from recap.metrics.scenegraph import phrases
+from recap.metrics.spice import soft_spice
 from recap.types import Vectors
 
 
@@ -73,9 +70,13 @@ class Judge:
     @cached_property
     def references(self) -> References:
         """The references, tokenised."""
+        return References.of(self._known_references)
+
+    @property
+    def _known_references(self) -> Sequence[Sequence[str]]:
         if self._given.references is None:
             raise NotAvailableError("needs references")
-        return References.of(self._given.references)
+        return self._given.references
 
     @property
     def _image_names(self) -> Sequence[str]:
@@ -88,11 +89,9 @@ class Judge:
         """BLEU of one to four words."""
         return score_bleu(self.corpus)
 
-    def score_texts(self, module: str, function: str) -> MetricResult:
-        """Compute a metric by a function of captions, references and places, whose module may not be there."""
-        scorer, references = self._imported(module, function), self._given.references
-        result: MetricResult = scorer(self._given.candidates, references, self._given.image_index.tolist())
-        return result
+    def score_texts(self, function: Callable[..., MetricResult]) -> MetricResult:
+        """Compute a metric by a function of captions, references, and the image of each caption."""
+        return function(self._given.candidates, self._known_references, self._given.image_index.tolist())
 
     def score_own(self, function: Callable[..., Any], title: str) -> MetricResult:
         """Compute a user's metric: a function of the captions, and the references of each or None."""
@@ -108,21 +107,11 @@ class Judge:
             raise InputError(f"{title} gave {scores.shape} scores for {len(candidates)} captions")
         return mean_result(title, scores)
 
-    def _imported(self, module: str, function: str) -> Callable[..., Any]:
-        if self._given.references is None:
-            raise NotAvailableError("needs references")
-        try:
-            found: Callable[..., Any] = getattr(import_module(module), function)
-        except ModuleNotFoundError as error:
-            raise NotAvailableError(f"{error.name} is not installed") from error
-        return found
-
     def score_softspice(self) -> MetricResult:
         """Compute SoftSPICE."""
         if self._encoder is None:
             raise NotAvailableError("needs a text encoder: name a pack or an encoder")
-        phrases = self._imported("recap.metrics.scenegraph", "phrases")
-        candidates, references = self._given.candidates, self._given.references or ()
+        candidates, references = self._given.candidates, self._known_references
         distinct = dict.fromkeys([*candidates, *(text for texts in references for text in texts)])
         of = dict(zip(distinct, phrases(list(distinct)), strict=True))
         pooled = [[phrase for text in texts for phrase in of[text]] for texts in references]
@@ -132,28 +121,32 @@ class Judge:
     def score_shared(self, prefix: str, scorer: clip.Scorer, *, references: bool = False) -> MetricResult:
         """Compute a metric of vectors as the encoder made them, captions prefixed."""
         self._need(references=references, shared=True)
-        return _result(self.judged.score(self.judged.images, self.judged.texts(prefix), scorer))
+        return known_mean("", self.judged.score(self.judged.images, self.judged.texts(prefix), scorer))
 
     def score_dn(self, *, references: bool) -> MetricResult:
         """Take the means off that the alignment was fitted with; they are of plain captions, so these are plain too."""
         self._need(references=references, shared=True)
         alignment = self._fitted()
-        means = {"image_mean": alignment.image_mean_, "text_mean": alignment.text_mean_}
-        scorer = partial(_dn_ref if references else _dn_plain, **means)
-        return _result(self.judged.score(self.judged.images, self.judged.texts(), scorer))
+        return self._score_dn("", alignment.image_mean_, alignment.text_mean_, references=references)
 
     def score_dn_star(self) -> MetricResult:
         """Take the means of what is evaluated, captions prefixed, as the authors of CLIP+DN do in their code."""
         self._need(references=False, shared=True)
-        means = {"image_mean": self.judged.images.mean(axis=0), "text_mean": self.judged.mean_text(PREFIX)}
-        scored = self.judged.score(self.judged.images, self.judged.texts(PREFIX), partial(_dn_plain, **means))
-        return _result(scored)
+        return self._score_dn(PREFIX, self.judged.images.mean(axis=0), self.judged.mean_text(PREFIX))
+
+    def _score_dn(self, prefix: str, *means: Vectors, references: bool = False) -> MetricResult:
+        def scorer(images: Vectors, texts: Vectors, *others: Any) -> clip.Scores:
+            return (
+                clip.clip_dn_ref(images, texts, *others, *means) if references else clip.clip_dn(images, texts, *means)
+            )
+
+        return self.score_shared(prefix, scorer, references=references)
 
     def score_aligned(self, scorer: clip.Scorer, *, references: bool = False) -> MetricResult:
         """Compute a metric of aligned vectors."""
         self._need(references=references, shared=False)
         images, texts = self._aligned_rows
-        return _result(self.judged.score(images, texts, scorer))
+        return known_mean("", self.judged.score(images, texts, scorer))
 
     @cached_property
     def _aligned_rows(self) -> tuple[Vectors, Vectors]:
@@ -169,15 +162,15 @@ class Judge:
             raise NotAvailableError(str(error)) from error
         values = np.full(len(self._given.candidates), np.nan)
         values[self.judged.scored] = result.per_image
-        return _result(values)
+        return known_mean("", values)
 
     def _need(self, *, references: bool, shared: bool) -> None:
         if self._given.images is None:
             raise NotAvailableError("needs the pictures")
         if self._encoder is None:
             raise NotAvailableError("needs an encoder: name a pack or an encoder")
-        if references and self._given.references is None:
-            raise NotAvailableError("needs references")
+        if references:
+            self._known_references  # noqa: B018 - raises where there are none
         if shared and not self._encoder.shares_space:
             raise NotAvailableError(
                 f"not available with this encoder: images and texts of {self._encoder.name} share no space; "
@@ -190,20 +183,6 @@ class Judge:
         if self._alignment is None:
             raise NotAvailableError("needs an alignment: name a pack, or pairs to fit one to")
         return self._alignment
-
-
-def _dn_plain(images: Any, texts: Any, references: Any, first: Any, **means: Any) -> clip.Scores:
-    return clip.clip_dn(images, texts, **means)
-
-
-def _dn_ref(images: Any, texts: Any, references: Any, first: Any, **means: Any) -> clip.Scores:
-    return clip.clip_dn_ref(images, texts, references, first, **means)
-
-
-def _result(values: Floats) -> MetricResult:
-    """Make a result of values of which some may be missing."""
-    known = values[np.isfinite(values)]
-    return MetricResult("", float(known.mean()), values, mean_standard_error(known))
 
 
 def _check_encoder(encoder: Encoder, alignment: LinearAlignment) -> None:

@@ -14,9 +14,11 @@ from recap.errors import InputError, UnknownNameError
 from recap.metrics import clip
 from recap.metrics.cider import Cider, CiderD
 from recap.metrics.clip import PREFIX
+from recap.metrics.corpus import MetricResult
+from recap.metrics.java import java_spice, meteor
 from recap.metrics.judge import Judge
 from recap.metrics.rouge import score_rouge_l
-from recap.metrics.statistics import MetricResult
+from recap.metrics.spice import chair, spice
 from recap.registry import Entry, Registry
 
 
@@ -37,9 +39,9 @@ def _bleu(words: int) -> Metric:
     return Metric(f"bleu-{words}", what, f"BLEU-{words}", lambda j: j.bleus[words - 1])
 
 
-def _function(module: str, function: str) -> Callable[[Judge], MetricResult]:
-    """Return what computes a metric by a function of captions and references in a module that may not be there."""
-    return lambda judge: judge.score_texts(module, function)
+def _texts(function: Callable[..., MetricResult]) -> Callable[[Judge], MetricResult]:
+    """Return what computes a metric by a function of captions and references."""
+    return lambda judge: judge.score_texts(function)
 
 
 def _shared(scorer: clip.Scorer, prefix: str = PREFIX, **needs: Any) -> Callable[[Judge], MetricResult]:
@@ -59,13 +61,13 @@ METRICS = Registry(
     (
         *map(_bleu, (1, 2, 3, 4)),
         Metric("rouge-l", "longest common subsequence", "ROUGE-L", lambda j: score_rouge_l(j.corpus)),
-        _java("meteor", "METEOR 1.5, in Java", "METEOR", _function("recap.metrics.java", "meteor")),
+        _java("meteor", "METEOR 1.5, in Java", "METEOR", _texts(meteor)),
         Metric("cider-d", "n-grams by rarity", "CIDEr-D", lambda j: CiderD(j.references).score_corpus(j.corpus)),
         Metric("cider-plain", "CIDEr as published", "CIDEr", lambda j: Cider(j.references).score_corpus(j.corpus)),
-        _parsed("spice", "scene graphs", "SPICE-py", _function("recap.metrics.spice", "spice")),
-        _java("spice-java", "scene graphs, in Java", "SPICE", _function("recap.metrics.java", "java_spice")),
+        _parsed("spice", "scene graphs", "SPICE-py", _texts(spice)),
+        _java("spice-java", "scene graphs, in Java", "SPICE", _texts(java_spice)),
         _parsed("softspice", "cosines of scene-graph phrases", "SoftSPICE", lambda j: j.score_softspice()),
-        Metric("chair", "things no reference names", "CHAIR", _function("recap.metrics.chair", "chair")),
+        Metric("chair", "things no reference names", "CHAIR", _texts(chair)),
         Metric("clip-s", "cosine with the picture", "CLIP-S", _shared(lambda i, t, r, f: clip.clip_s(i, t))),
         Metric("refclip-s", "CLIP-S with references", "RefCLIP-S", _shared(clip.refclip_s, references=True)),
         Metric("clip+dn", "CLIP-S without the means", "CLIP+DN", lambda j: j.score_dn(references=False)),

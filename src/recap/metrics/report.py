@@ -15,8 +15,8 @@ from rich.text import Text
 
 from recap.errors import InputError
 from recap.files import csv_text, html_table, latex_text, markdown_text
+from recap.metrics.corpus import MetricResult, in_points
 from recap.metrics.ngrams import Floats
-from recap.metrics.statistics import MetricResult, in_points
 
 DIGITS = 1
 UNIT = "points: 100 times the fraction; MID and CLIPScore (100 cos) as they are"

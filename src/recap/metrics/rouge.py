@@ -10,9 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from recap.metrics.corpus import Corpus, Pairs
+from recap.metrics.corpus import Corpus, MetricResult, Pairs, mean_result
 from recap.metrics.ngrams import Floats, Ints, Sentences, ranges
-from recap.metrics.statistics import MetricResult, mean_result
 
 BETA = 1.2
 """How much more recall weighs than precision."""

@@ -17,9 +17,9 @@ from rich.table import Table
 from recap.errors import InputError, MissingExtraError
 from recap.files import atomic_write, csv_text
 from recap.metrics.bleu import bleu_of_counts
+from recap.metrics.corpus import MetricResult, bootstrap_sums, in_points
 from recap.metrics.ngrams import Floats
 from recap.metrics.report import Report, number, shown
-from recap.metrics.statistics import MetricResult, bootstrap_sums, in_points
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

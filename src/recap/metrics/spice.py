@@ -1,9 +1,16 @@
-"""SPICE in Python: how far the scene graph of a caption agrees with those of the references.
+"""SPICE, SoftSPICE and CHAIR: does a caption speak of the same things as the references?
 
-The definition is that of Anderson et al. 2016: F1 of the tuples of objects, attributes and relations, with the tuples
-of all references pooled, and matched by lemma or by WordNet synset. The graphs come from spaCy instead of Stanford's
-parser, so the figures are near those of the Java program but not equal, and the name says so. The original is run by
-:func:`recap.metrics.java.java_spice`.
+SPICE compares scene graphs. The definition is that of Anderson et al. 2016: F1 of the tuples of objects, attributes and
+relations, with the tuples of all references pooled, and matched by lemma or by WordNet synset. The graphs come from
+spaCy instead of Stanford's parser, so the figures are near those of the Java program but not equal, and the name says
+so. The original is run by :func:`recap.metrics.java.java_spice`.
+
+SoftSPICE (Li et al. 2023) is SPICE with the match of two phrases replaced by the cosine of their vectors.
+
+CHAIR (Rohrbach et al. 2018) is the share of captions that name a thing which is not in the picture. What is in it is
+what its references name, of COCO's 80 kinds of objects; the published metric also looks at COCO's outlines of objects,
+which other pictures do not have. Less is better. With few references a picture the value is too high, since people
+leave out much of what they see.
 """
 
 from __future__ import annotations
@@ -15,7 +22,10 @@ from itertools import product
 
 import numpy as np
 
+from recap.encoders.base import TextEncoder
 from recap.errors import InputError
+from recap.language.things import named, shown
+from recap.metrics.corpus import MetricResult, MetricWarning, check_references, image_numbers, known_mean, mean_result
 from recap.metrics.ngrams import Floats
 from recap.metrics.scenegraph import (
     NUMERALS,
@@ -27,7 +37,7 @@ from recap.metrics.scenegraph import (
     default_synonyms,
     word_set,
 )
-from recap.metrics.statistics import MetricResult, MetricWarning, mean_result, mean_standard_error
+from recap.types import Vectors
 
 COLOURS = word_set(
     "amber aqua beige black blond blonde blue bronze brown burgundy crimson cyan gold golden gray green grey indigo "
@@ -82,7 +92,8 @@ def spice(
         parser: makes the scene graphs; spaCy's small English model unless given.
         synonyms: which words match; WordNet as METEOR has it unless given.
     """
-    index = image_numbers(candidates, references, image_index)
+    check_references(references)
+    index = image_numbers(candidates, len(references), image_index).tolist()
     parser = parser or default_parser()
     graphs = iter(parser.parse([*candidates, *(text for texts in references for text in texts)]))
     candidate_graphs = [next(graphs) for _ in candidates]
@@ -110,7 +121,7 @@ def score_graphs(
 def spice_result(name: str, scores: Mapping[str, Floats]) -> SpiceResult:
     """Make the result from the scores of all tuples (``all``, where NaN is 0) and of each kind."""
     total = mean_result(name, np.nan_to_num(scores["all"]))
-    breakdown = {kind: _known_mean(f"{name} {kind}", values) for kind, values in scores.items() if kind != "all"}
+    breakdown = {kind: known_mean(f"{name} {kind}", values) for kind, values in scores.items() if kind != "all"}
     return SpiceResult(name, total.value, total.per_image, total.standard_error, breakdown)
 
 
@@ -145,24 +156,53 @@ def _f_scores(graph: SceneGraph, pool: _Pool) -> list[float]:
     return scores
 
 
-def _known_mean(name: str, per_image: Floats) -> MetricResult:
-    known = per_image[~np.isnan(per_image)]
-    value = float(known.mean()) if len(known) else float("nan")
-    return MetricResult(name, value, per_image, mean_standard_error(known))
+def soft_spice(
+    candidates: Sequence[Sequence[str]],
+    references: Sequence[Sequence[str]],
+    encoder: TextEncoder,
+    *,
+    progress: bool = False,
+) -> MetricResult:
+    """Return SoftSPICE from the phrases of scene graphs; a candidate without any, or without references, scores 0.
+
+    Args:
+        candidates: the phrases of each candidate, such as ``["dog", "brown dog", "dog on grass"]``.
+        references: the phrases of all references of each candidate, taken together.
+        encoder: gives phrases their vectors; each distinct phrase is encoded once.
+        progress: whether to show a bar.
+    """
+    if len(candidates) != len(references) or not len(candidates):
+        raise InputError(f"SoftSPICE: phrases of {len(candidates)} candidates, references of {len(references)}")
+    phrases = list(dict.fromkeys(phrase for side in (candidates, references) for group in side for phrase in group))
+    place = {phrase: row for row, phrase in enumerate(phrases)}
+    vectors = encoder.encode_texts(phrases, progress=progress) if phrases else np.zeros((0, 1), np.float32)
+    values = [
+        mean_best_cosine(vectors[[place[phrase] for phrase in mine]], vectors[[place[phrase] for phrase in theirs]])
+        if mine and theirs
+        else 0.0
+        for mine, theirs in zip(candidates, references, strict=True)
+    ]
+    return mean_result("SoftSPICE", np.array(values))
 
 
-def image_numbers(
-    candidates: Sequence[str], references: Sequence[Sequence[str]], image_index: Sequence[int] | None
-) -> Sequence[int]:
-    """Return the image of each candidate, after looking at what was given."""
-    if isinstance(candidates, str) or not len(candidates):
-        raise InputError("candidates must be a list of at least one string")
-    for image, texts in enumerate(references):
-        if isinstance(texts, str) or not len(texts):
-            raise InputError(f"image {image}: give a list of at least one reference caption")
-    index = range(len(references)) if image_index is None else image_index
-    if len(index) != len(candidates):
-        raise InputError(f"{len(candidates)} candidates but {len(index)} images to compare them with")
-    if len(index) and not 0 <= min(index) <= max(index) < len(references):
-        raise InputError(f"image_index must lie between 0 and {len(references) - 1}")
-    return index
+def mean_best_cosine(candidate: Vectors, references: Vectors) -> float:
+    """Return the mean over candidate rows of the largest dot product with a reference row."""
+    return float((candidate @ references.T).max(axis=1).mean(dtype=np.float64))
+
+
+def chair(
+    candidates: Sequence[str], references: Sequence[Sequence[str]], image_index: Sequence[int] | None = None
+) -> MetricResult:
+    """Return the share of candidates that name a thing none of the references of their image names.
+
+    Candidate ``i`` belongs to image ``i``, or to ``image_index[i]`` when that is given.
+    """
+    images = image_numbers(candidates, len(references), image_index)
+    pairs = zip(candidates, images, strict=True)
+    return mean_result("CHAIR", np.array([bool(invented(text, references[image])) for text, image in pairs], float))
+
+
+def invented(candidate: str, references: Iterable[str]) -> list[str]:
+    """Return the kinds of things that a caption names and no reference does, each once."""
+    there = frozenset[str]().union(*map(shown, references))
+    return list(dict.fromkeys(kinds[0] for kinds in named(candidate) if there.isdisjoint(kinds)))

@@ -12,7 +12,7 @@ processes are gathered by it. Where it is not they are modules of torch that gat
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,45 +26,34 @@ Texts = str | Sequence[str]
 class _Accumulating(torch.nn.Module):
     """What of torchmetrics' base class is used here, for those who do not have it."""
 
+    update: Callable[..., None]
+    compute: Callable[[], torch.Tensor]
+
     def __init__(self, **options: Any) -> None:
         super().__init__()
-        self._kept: list[torch.Tensor] = []
-
-    def add_state(self, name: str, default: list[torch.Tensor], dist_reduce_fx: str) -> None:
-        """Begin with nothing kept."""
         self.reset()
 
-    @property
-    def kept(self) -> list[torch.Tensor]:
-        """What was given so far."""
-        return self._kept
+    def add_state(self, name: str, default: list[torch.Tensor], dist_reduce_fx: str) -> None:
+        """Do nothing: there is one state, which is empty at first."""
 
     def reset(self) -> None:
         """Forget everything."""
-        self._kept = []
+        self.kept: list[torch.Tensor] = []
 
     def forward(self, *arguments: Any, **named: Any) -> Any:
         """Add a batch, and return the value of that batch alone."""
-        before, self._kept = self._kept, []
+        before, self.kept = self.kept, []
         self.update(*arguments, **named)
         value = self.compute()
-        self._kept = before + self._kept
+        self.kept = before + self.kept
         return value
-
-    def update(self, *arguments: Any, **named: Any) -> None:
-        """Add a batch."""
-        raise NotImplementedError
-
-    def compute(self) -> torch.Tensor:
-        """Return the value of all batches."""
-        raise NotImplementedError
 
     def gathered(self) -> list[torch.Tensor]:
         """Return what all processes were given."""
         if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-            return self._kept
+            return self.kept
         everybody: list[Any] = [None] * torch.distributed.get_world_size()
-        torch.distributed.all_gather_object(everybody, [piece.cpu() for piece in self._kept])
+        torch.distributed.all_gather_object(everybody, [piece.cpu() for piece in self.kept])
         return [piece for kept in everybody for piece in kept]
 
 
@@ -85,13 +74,14 @@ class CaptionMetric(Base):
         options: for torchmetrics, where it is installed, such as ``dist_sync_on_step``.
     """
 
+    name = ""
     is_differentiable = False
     higher_is_better = True
     full_state_update = False
 
-    def __init__(self, name: str, **options: Any) -> None:
+    def __init__(self, name: str = "", **options: Any) -> None:
         super().__init__(**options)
-        self.name = name
+        self.name = name or self.name
         self.add_state("kept", default=[], dist_reduce_fx="cat")
 
     def update(self, preds: Texts, target: Sequence[Texts]) -> None:
@@ -135,35 +125,29 @@ class Bleu(CaptionMetric):
 class RougeL(CaptionMetric):
     """ROUGE-L."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__("rouge-l", **options)
+    name = "rouge-l"
 
 
 class CiderD(CaptionMetric):
     """CIDEr-D; rarity is that among the references of all that was given."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__("cider-d", **options)
+    name = "cider-d"
 
 
 class Meteor(CaptionMetric):
     """METEOR, which needs Java."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__("meteor", **options)
+    name = "meteor"
 
 
 class Spice(CaptionMetric):
     """SPICE-py, which needs the extra ``spice``."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__("spice", **options)
+    name = "spice"
 
 
 class Chair(CaptionMetric):
     """The share of captions that name a thing no reference names."""
 
+    name = "chair"
     higher_is_better = False
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__("chair", **options)

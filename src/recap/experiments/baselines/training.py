@@ -25,7 +25,7 @@ from recap.errors import InputError
 from recap.experiments.baselines.decoders import CAPTION_TOKENS, Baseline
 from recap.files import atomic_write
 from recap.metrics.cider import CiderD
-from recap.metrics.statistics import MetricResult
+from recap.metrics.corpus import MetricResult
 from recap.types import Vectors
 
 LAST, BEST = "last.pt", "best.pt"
