@@ -12,7 +12,7 @@ built-in pack. All from pixels; vectors are kept in the cache.
 
 "most central" is the plainest way without a language model: of the thirty nearest captions the one whose vector lies
 closest to the others'. "verbatim" is the share of captions that stand in the datastore word for word, "repeats" that
-of captions with a pair of words twice.
+of captions with a pair of words twice, "lies" that of captions which name a thing that no reference names (CHAIR).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from recap.errors import ImageError
 from recap.files import write_json
 from recap.language import Decoding, LanguageModel, load_language_model
 from recap.language.words import words
-from recap.metrics import cider_d
+from recap.metrics import chair, cider_d
 from recap.packs import folder as pack
 from recap.packs.builtin import CAPTIONS, LANGUAGE_MODEL, builtin_datastore, packaged_file
 from recap.types import Draft, ImageLike, Prompt, Vectors
@@ -173,7 +173,16 @@ def print_captions(
 ) -> list[str]:
     """Print CIDEr-D for each way to choose, and return the captions of the last."""
     table = Table(title=f"{title}: {len(vectors):,} pictures, {len(captioner.datastore):,} captions")
-    for column in ("candidates", "selection", "map", "CIDEr-D", "verbatim %", "repeats %", "CPU ms a picture"):
+    for column in (
+        "candidates",
+        "selection",
+        "map",
+        "CIDEr-D",
+        "verbatim %",
+        "repeats %",
+        "lies %",
+        "CPU ms a picture",
+    ):
         table.add_column(column, justify="left" if column in ("candidates", "selection", "map") else "right")
     assert isinstance(captioner.datastore, Datastore)
     stored = {words(item.text) for item in captioner.datastore}
@@ -190,7 +199,8 @@ def print_captions(
         spent = 1000 * (time.process_time() - started) / len(vectors)
         result = cider_d(texts, references)
         value = f"{100 * result.value:.1f} ± {100 * result.standard_error:.1f}"
-        shares = (np.mean([words(text) in stored for text in texts]), np.mean([repeats(text) for text in texts]))
+        copied, repeated = [words(text) in stored for text in texts], [repeats(text) for text in texts]
+        shares = (np.mean(copied), np.mean(repeated), chair(texts, references).value)
         table.add_row(candidates, selection, method, value, *(f"{100 * s:.1f}" for s in shares), f"{spent:.1f}")
     Console().print(table)
     return texts

@@ -14,14 +14,16 @@ import pytest
 from recap.datasets import read_flickr8k
 from recap.errors import InputError
 from recap.experiments import Setup, run_experiment
-from recap.experiments.captions import judged_note, points, score_systems
+from recap.experiments.captions import Study, judged_note, points, score_systems
 from recap.experiments.choices import caption_settings
 from recap.experiments.data import Bench, Split
 from recap.experiments.table import Row, Table
+from recap.language import Decoding
 from recap.language.writer import WriterModel
 from recap.metrics import bleu, cider_d, evaluate
 from recap.metrics.corpus import MetricResult
 from recap.packs.settings import Settings
+from recap.types import Draft, Prompt
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 METRICS = "bleu-1,bleu-4,rouge-l,cider-d,clip-s,aclip-s,refaclip-s,mid"
@@ -224,3 +226,34 @@ def test_examples_show_both_ways_to_retrieve(data: Path, encoder_folder: Path, s
     assert all(row.label.removesuffix("2.png") in str(row.cells[0].value) for row in bare.sections[0].rows)
     with pytest.raises(InputError, match="shown=0"):
         run_experiment("examples", bare_setup(data, encoder_folder, shown="0"))
+
+
+def test_the_writer_looks_at_pictures_that_are_at_hand(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[bool] = []
+    write = WriterModel.write
+
+    def noted(self: WriterModel, prompts: Sequence[Prompt], decoding: Decoding) -> list[list[Draft]]:
+        looked.extend(prompt.details is not None for prompt in prompts)
+        return write(self, prompts, decoding)
+
+    monkeypatch.setattr(WriterModel, "write", noted)
+    study = Study(Setup(data, options={"samples": "1"}))
+    test, alignment = study.load("flickr8k", "test"), study.train.fit("procrustes")
+    study.caption(alignment, test)
+    assert looked == [True] * len(test.ids)
+    known = replace(test, pictures=())
+    looked.clear()
+    study.caption(alignment, known)
+    assert looked == [False] * len(test.ids)
+    assert [" (from vectors alone)" in study.titled(split) for split in (test, known)] == [False, True]
+
+
+def test_fewer_lies_are_better(data: Path, encoder_folder: Path, tmp_path: Path) -> None:
+    test = read_flickr8k(data / "flickr8k", "test")
+    file = results_file(tmp_path, [(pair.id, "an elephant") for pair in test])
+    setup = make_setup(data, encoder_folder, results=f"Liar={file}", metrics="chair", maps="PR")
+    table = run_experiment("captioning", setup).tables["captioning"]
+    assert [column.name for column in table.columns] == ["CHAIR"]
+    ours = table.sections[0]
+    assert rows(table)["Liar"].cells[0].value == 100
+    assert len(ours.rows) - 1 not in table.best(ours, 0), "the liar is the last row"

@@ -27,7 +27,7 @@ def run(setup: Setup) -> Outcome:
     test = study.measured(setup.on)
     fitted = list(fit_all(study.train, study.encoder, setup))
     systems = {"UM": unimodal_captions(study, test.images)}
-    systems |= {item.label: study.caption(item.alignment, test.images) for item in fitted}
+    systems |= {item.label: study.caption(item.alignment, test) for item in fitted}
     metrics = setup.listed("metrics", ",".join(METRICS.values()))
     scores = score_cells(score_systems(study, test, systems, metrics), REPORTED)
     rows = [Row("UM", (Cell(), Cell(), Cell(), *scores["UM"]))]

@@ -32,7 +32,7 @@ from recap.packs.settings import Settings
 OPTIONS = ("maps", "metrics", "pictures", "results", *SETTINGS_OPTIONS)
 
 SHOWN = (
-    *("bleu-1", "bleu-4", "meteor", "rouge-l", "cider-d", "spice", "spice-java"),
+    *("bleu-1", "bleu-4", "meteor", "rouge-l", "cider-d", "spice", "spice-java", "chair"),
     *("clip-s", "refclip-s", "clip+dn", "clip+dn-ref", "aclip-s", "refaclip-s", "mid"),
 )
 RETRIEVED = {"nearest": "cosine", "consensus": "consensus"}
@@ -75,7 +75,7 @@ def caption_table(title: str, reports: dict[str, Report], on: str, notes: Sequen
         for section in sections
     ]
     reasons = tuple(f"{', '.join(missing)}: {reason}." for reason, missing in first.reasons().items())
-    columns = tuple(Column(names[place]) for place in kept)
+    columns = tuple(Column(names[place], better="lower" if names[place] == "CHAIR" else "higher") for place in kept)
     return Table("Captioning", columns, tuple(cut), ("In hundredths, MID apart.", *reasons, *notes), first="system")
 
 
@@ -149,10 +149,10 @@ def _ours(study: Study, test: Split, fitted: Sequence[Fitted]) -> Iterator[tuple
     if study.model is not None:
         yield "ReCap, UM", unimodal_captions(study, test.images)
         for item in fitted:
-            yield f"ReCap, {item.label}", study.caption(item.alignment, test.images)
+            yield f"ReCap, {item.label}", study.caption(item.alignment, test)
     yield "consensus, UM", unimodal_captions(study, test.images, write=False)
     for label, rule in RETRIEVED.items():
         for item in fitted:
             if study.model is None or item.label in CLOSED:
                 chosen = retrieving.but(selection=rule)
-                yield f"{label}, {item.label}", study.caption(item.alignment, test.images, None, chosen)
+                yield f"{label}, {item.label}", study.caption(item.alignment, test, None, chosen)

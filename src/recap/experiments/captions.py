@@ -11,7 +11,7 @@ import numpy as np
 
 from recap.alignment import LinearAlignment
 from recap.alignment.rows import centred_unit_rows
-from recap.captioner import ReCap
+from recap.captioner import ReCap, raise_error
 from recap.datastore import CaptionStore, Datastore, ImageTable
 from recap.encoders import Encoder
 from recap.errors import InputError
@@ -37,6 +37,7 @@ class Study(Bench):
     def __init__(self, setup: Setup, default_model: str = WRITER) -> None:
         super().__init__(setup)
         self._default_model = default_model
+        self._seen: dict[tuple[str, int], Vectors] = {}
 
     @cached_property
     def train(self) -> Split:
@@ -71,13 +72,27 @@ class Study(Bench):
             alignment=alignment,
         )
 
-    def caption(self, alignment: LinearAlignment, images: Vectors, *how: Any) -> list[str]:
+    def caption(self, alignment: LinearAlignment, test: Split, *how: Any) -> list[str]:
         """Return captions of pictures with a map; ``how`` as in ``make_captioner``."""
-        return [caption.text for caption in self.make_captioner(alignment, *how).caption_vectors(images)]
+        captioner = self.make_captioner(alignment, *how)
+        return [caption.text for caption in captioner.caption_vectors(self.rows_of(test, captioner))]
+
+    def rows_of(self, test: Split, captioner: ReCap) -> Vectors:
+        """Return what a captioner is given of pictures: their vectors, and behind them the details that it reads.
+
+        Where pictures are not at hand, and of items that are several pictures, there are the vectors alone.
+        """
+        if not captioner.looks or not test.can_be_seen:
+            return test.images
+        key = test.title, len(test.ids)
+        if key not in self._seen:
+            self._seen[key] = np.stack([raise_error(row) for row in captioner.encode_each(test.pictures)])
+        return self._seen[key]
 
     def titled(self, test: Split) -> str:
         """Return the heading of a table about a split."""
-        return test.titled(self.encoder.name, model_name(self.model))
+        reads = getattr(self.model, "sight", "") and not test.can_be_seen
+        return test.titled(self.encoder.name, model_name(self.model) + (" (from vectors alone)" if reads else ""))
 
     def notes(self, **stated: str) -> tuple[str, str]:
         """Return how captions are made and who judges them, for a table; ``stated`` as in ``settings_note``."""

@@ -83,6 +83,12 @@ class Split:
         return ", ".join((self.title, *parts, f"{len(self.ids):,} pictures"))
 
     @property
+    def can_be_seen(self) -> bool:
+        """Whether the pictures are at hand, and each is one item."""
+        first = self.pictures[0] if self.pictures and self.frames is None else None
+        return isinstance(first, str | Path) and Path(first).exists()
+
+    @property
     def has_captions(self) -> bool:
         """Whether people's captions are known; those of VizWiz's test split are with its server only."""
         return any(self.captions)

@@ -25,7 +25,7 @@ def run(setup: Setup) -> Outcome:
     """Caption test as ReCap does, score with every metric, and correlate."""
     study = Study(setup)
     test, method = chosen_pictures(setup, study.measured(setup.on)), setup.option("method", study.settings.method)
-    captions = study.caption(study.train.fit(method, seed=setup.seed), test.images)
+    captions = study.caption(study.train.fit(method, seed=setup.seed), test)
     wanted = parse_metrics(setup.option("metrics", ",".join(name for name in METRICS.names() if name not in LEFT_OUT)))
     report = score_systems(study, test, {"ReCap": captions}, wanted)["ReCap"]
     names, matrix = pearson(report)

@@ -113,7 +113,7 @@ class Search(Study):
     @cached_property
     def tried_ks(self) -> dict[int, list[str]]:
         """The captions of dev for each k to try, and for the paper's, written greedily."""
-        dev = self.some("dev").images
+        dev = self.rows_of(self.some("dev"), self.captioner)
         values = sorted({*ks(self.setup), paper_best(self.setup)[0]})
         captioners = {k: retrieve_only(self.captioner, k, temperature=0.0) for k in values}
         return {k: [caption.text for caption in one.caption_vectors(dev)] for k, one in captioners.items()}
@@ -124,7 +124,8 @@ class Search(Study):
 
     def captions(self, k: int, captioner: ReCap | None = None, **settings: Any) -> list[Caption]:
         """Return the captions with their evidence."""
-        return retrieve_only(captioner or self.captioner, k, **settings).caption_vectors(self.pictures.images)
+        chosen = retrieve_only(captioner or self.captioner, k, **settings)
+        return chosen.caption_vectors(self.rows_of(self.pictures, chosen))
 
     def rows(self, systems: Mapping[str, Sequence[str]]) -> dict[str, Row]:
         """Return one row of all metrics for each list of captions."""

@@ -152,7 +152,7 @@ def _try_temperatures(setup: Setup) -> Tried:
     packs = search.captioner.configured(
         candidates=pack.candidates, k=pack.k, pool=pack.pool, temperature=own.temperature, samples=own.samples
     )
-    captions[pack_label] = [caption.text for caption in packs.caption_vectors(search.pictures.images)]
+    captions[pack_label] = [caption.text for caption in packs.caption_vectors(search.rows_of(search.pictures, packs))]
 
     def gains(rows: Mapping[str, Row]) -> Iterable[str]:
         best = max((rows[label] for label in grid), key=lambda row: value(row, "CIDEr-D"))

@@ -34,8 +34,8 @@ def run(setup: Setup) -> Outcome:
     systems: dict[str, list[str]] = {}
     for label in MAPS:
         carried, own = source.fit(METHODS[label]), target.fit(METHODS[label])
-        systems |= {f"{label}, {name}": study.caption(carried, test.images, store) for name, store in stores.items()}
-        systems[f"{label} of the target, target"] = study.caption(own, test.images)
+        systems |= {f"{label}, {name}": study.caption(carried, test, store) for name, store in stores.items()}
+        systems[f"{label} of the target, target"] = study.caption(own, test)
     reports = score_systems(study, test, systems, list(METRICS.values()))
     rows = tuple(Row(label, cells) for label, cells in score_cells(reports, list(METRICS)).items())
     title = f"{TITLES[origin]} to {study.titled(test)}"
