@@ -33,7 +33,7 @@ from recap.alignment import LinearAlignment, PairStatistics
 from recap.assets import cache_dir
 from recap.captioner import ReCap
 from recap.datasets import read_flickr8k
-from recap.datasets.coco import read_coco_captions
+from recap.datasets.published import read_coco_captions
 from recap.datastore import Datastore
 from recap.encoders import load_encoder
 from recap.errors import ImageError

@@ -14,7 +14,7 @@ from PIL import Image
 
 from recap.batch.journal import Journal
 from recap.batch.pipeline import CaptionFile, Item, Pipeline
-from recap.datasets.archives import TAR_SUFFIXES
+from recap.datasets.pairs import TAR_SUFFIXES
 from recap.datastore.view import MILVUS, Address
 from recap.encoders.fetching import is_web_address
 from recap.errors import ImageError, InputError

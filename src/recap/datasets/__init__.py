@@ -1,9 +1,9 @@
 """Pairs of pictures and captions from the files people have."""
 
 from recap.datasets.captions import Sentence, read_sentences
-from recap.datasets.flickr8k import read_flickr8k
 from recap.datasets.images import IMAGE_SUFFIXES, find_images
 from recap.datasets.pairs import PairFiles, read_pairs, stream_pairs
+from recap.datasets.published import read_flickr8k
 from recap.datasets.records import printable
 
 __all__ = [

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from recap.datasets.captions import read_references, stem
-from recap.datasets.flickr8k import TOKEN_FILES, read_flickr8k_captions
+from recap.datasets.published import TOKEN_FILES, read_flickr8k_captions
 from recap.datasets.records import read_lines, read_records, read_text
 from recap.errors import InputError, MissingExtraError, check_name
 

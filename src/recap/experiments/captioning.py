@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from recap.datasets.captions import by_stem, read_candidates, stem
-from recap.datasets.vizwiz import write_vizwiz_submission
+from recap.datasets.published import write_vizwiz_submission
 from recap.errors import InputError
 from recap.experiments.base import Outcome, Setup
 from recap.experiments.captions import Study, score_cells, score_systems, unimodal_captions

@@ -23,12 +23,17 @@ from recap.alignment import GRADIENT_METHODS, LinearAlignment
 from recap.alignment.rows import Indices
 from recap.assets import cache_dir
 from recap.datasets import read_flickr8k
-from recap.datasets.coco import read_coco_captions, read_karpathy_coco, read_karpathy_flickr30k
-from recap.datasets.msrvtt import FRAMES as FRAMES_A_VIDEO
-from recap.datasets.msrvtt import read_msrvtt
+from recap.datasets.published import FRAMES as FRAMES_A_VIDEO
+from recap.datasets.published import (
+    VIEWS,
+    read_coco_captions,
+    read_karpathy_coco,
+    read_karpathy_flickr30k,
+    read_msrvtt,
+    read_vizwiz,
+    read_xrays,
+)
 from recap.datasets.vectors import IDS, PictureVectors
-from recap.datasets.vizwiz import read_vizwiz
-from recap.datasets.xray import VIEWS, read_xrays
 from recap.datastore import Datastore
 from recap.encoders import Encoder, load_encoder
 from recap.errors import ImageError, InputError

@@ -18,7 +18,7 @@ from typing import Any, get_args
 import numpy as np
 
 from recap.datasets.captions import stem
-from recap.datasets.narratives import read_narratives
+from recap.datasets.published import read_narratives
 from recap.datastore import CaptionStore, Datastore, DatastoreView
 from recap.errors import InputError
 from recap.experiments.base import Outcome, Setup, new_figure

@@ -16,9 +16,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from recap.datasets.archives import TAR_SUFFIXES, parquet_pairs, shard_pairs, two_kinds
 from recap.datasets.images import IMAGE_SUFFIXES
-from recap.datasets.pairs import stream_pairs
+from recap.datasets.pairs import TAR_SUFFIXES, parquet_pairs, shard_pairs, stream_pairs, two_kinds
 from recap.datasets.records import as_captions, printable, read_lines
 from recap.encoders.fetching import is_web_address
 from recap.encoders.inputs import read
