@@ -17,7 +17,7 @@ from recap.errors import InputError, PackError
 from recap.packs import folder as pack
 from recap.packs.captions import move, remove
 from recap.packs.config import PackConfig
-from recap.packs.hub import push
+from recap.packs.sharing import push
 from recap.packs.verify import verify
 
 

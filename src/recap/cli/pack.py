@@ -56,7 +56,7 @@ def merge(packs: tuple[str, ...], out: Path, method: str | None) -> None:
 
     Settings and language model are the first pack's.
     """
-    from recap.packs.merge import merge_packs
+    from recap.packs.sharing import merge_packs
 
     if len(packs) < 2:
         raise click.UsageError("merging takes at least two packs")
@@ -95,7 +95,7 @@ def push(folder: Path, repository: str, private: bool | None, revision: str | No
 
     A pack that is not sound is not uploaded. Without a licence in the card you are warned: recap fit --licence.
     """
-    from recap.packs.hub import push_verified
+    from recap.packs.sharing import push_verified
 
     click.echo(push_verified(folder, repository, private=private, revision=revision, commit_message=message))
 
@@ -106,7 +106,7 @@ def push(folder: Path, repository: str, private: bool | None, revision: str | No
 @click.option("--revision", help="A branch, tag or commit.")
 def pull(repository: str, out: Path, revision: str | None) -> None:
     """Download a pack from the Hugging Face hub into a folder of your own, and check it."""
-    from recap.packs.hub import pull as download
+    from recap.packs.sharing import pull as download
 
     download(repository, out, revision=revision)
     click.echo(f"{out}: {repository}", err=True)

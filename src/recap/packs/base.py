@@ -109,7 +109,7 @@ class Pack:
         commit_message: str = "Upload a recap pack",
     ) -> str:
         """Put the pack on the Hugging Face hub as ``OWNER/NAME``, and return its address."""
-        from recap.packs.hub import push
+        from recap.packs.sharing import push
 
         with TemporaryDirectory() as temporary:
             folder = Path(temporary) / "pack"

@@ -9,27 +9,33 @@
     confidence.json            what a score is worth in this pack, where that was measured
     README.md                  a card
 
-``config.json`` is written last, so a folder with one is complete.
+``config.json`` is written last, so a folder with one is complete. One process at a time changes a pack, and what killed
+ones have left is removed. The lock is an empty file beside the folder, ``.NAME.lock``, since the folder itself is
+replaced as a whole. Readers need none: the config has a generation, which is compared after everything has been read.
 """
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock, Timeout
 
 from recap.alignment import LinearAlignment, PairStatistics
 from recap.confidence import Calibration
 from recap.datastore import CaptionStore, DatastoreView, MutableStore
 from recap.encoders import Encoder
 from recap.errors import PackError, RecapError, damaged
-from recap.files import atomic_folder, atomic_write, file_sha256, leftovers
+from recap.files import atomic_folder, atomic_write, exclusive, file_sha256, leftovers
 from recap.packs.card import Facts, new_card, refreshed
 from recap.packs.config import CONFIG as CONFIG
 from recap.packs.config import DATASTORE as DATASTORE
 from recap.packs.config import PackConfig
-from recap.packs.locking import changing_pack
 from recap.packs.register import TABLE, VECTORS, Pictures
 from recap.types import check_kinds
 
@@ -87,11 +93,6 @@ def save(captioner: Pack, folder: Path, *, captions: int | None = None) -> None:
     """Write a captioner as a pack, in place of the one the folder held before; ``captions`` goes into its config."""
     with changing(folder):
         _save(captioner, folder, captions)
-
-
-def changing(folder: Path) -> AbstractContextManager[None]:
-    """Keep other processes from changing the pack in a folder, from reading it to writing it; may be entered again."""
-    return changing_pack(folder, contents=NAMES)
 
 
 def _save(captioner: Pack, folder: Path, captions: int | None) -> None:
@@ -224,9 +225,9 @@ def _check_dimensions(contents: PackContents, folder: Path) -> None:
             raise PackError(f"{folder / name} is of {shape} dimensions, where the encoder has {wanted}")
 
 
-def read_datastore(folder: Path, *, verify: bool = False) -> MutableStore | DatastoreView:
-    """Open the captions of a pack, wherever they are; ``verify`` compares the sha256 of their files."""
-    return PackConfig.read(folder).open_datastore(verify=verify)
+def read_datastore(folder: Path) -> MutableStore | DatastoreView:
+    """Open the captions of a pack, wherever they are."""
+    return PackConfig.read(folder).open_datastore()
 
 
 def read_own_datastore(folder: Path) -> MutableStore:
@@ -279,3 +280,47 @@ def _listed(folder: Path) -> dict[str, dict[str, Any]]:
     """Return size and sha256 of the files that only change when the whole pack is written."""
     files = sorted(path for path in folder.iterdir() if path.is_file() and path.name not in (CONFIG, CARD))
     return {path.name: {"bytes": path.stat().st_size, "sha256": file_sha256(path)} for path in files}
+
+
+@contextmanager
+def changing(folder: str | Path) -> Iterator[None]:
+    """Keep other processes from changing the pack in a folder while the block runs; it may be entered again inside."""
+    target = Path(os.path.realpath(folder))
+    # without a right to write there nobody can replace the pack, and its datastore has a lock of its own
+    if target.parent.is_dir() and not os.access(target.parent, os.W_OK):
+        yield
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with exclusive(target.with_name(f".{target.name}.lock")):
+        _sweep(target)
+        yield
+
+
+def _sweep(target: Path) -> None:
+    """Remove what killed processes have left of a pack; whoever is at work on one holds its lock."""
+    # a kill between two renames may have left the pack itself under such a name, where names cannot be exchanged
+    if not (target / CONFIG).is_file():
+        return
+    for path in leftovers(target):
+        _remove(path)
+    for name in NAMES:
+        for path in leftovers(target / name):
+            if not path.is_dir() or not _is_held(target / name):
+                _remove(path)
+
+
+def _is_held(datastore: Path) -> bool:
+    """Tell whether somebody is writing a datastore anew, who has its lock, if not the pack's."""
+    try:
+        with FileLock(datastore / ".lock").acquire(blocking=False):
+            return False
+    except (Timeout, OSError):
+        return True
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()

@@ -6,8 +6,8 @@ no picture. Of a pack only what is needed is loaded: the text encoder, the map, 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache as once
 from functools import partial
@@ -24,7 +24,7 @@ from recap.datasets.images import find_image_names
 from recap.encoders.base import ImageEncoder, TextEncoder
 from recap.encoders.cache import VectorCache, file_state
 from recap.errors import ImageError, InputError
-from recap.files import progress_bar
+from recap.files import file_sha256, progress_bar
 from recap.packs.config import PackConfig
 from recap.packs.folder import ALIGNMENT, find
 from recap.types import Found, Vectors, unit_rows
@@ -136,9 +136,13 @@ class PictureSearch:
                 self._keep(store, {path: row for path, row in part if not isinstance(row, ImageError)}, states)
 
     def _keep(self, store: VectorCache, vectors: dict[str, Vectors], states: dict[str, str]) -> None:
-        hashes = {path: _content_hash(path) for path in vectors}
-        # of a file that has changed meanwhile it is not known what was encoded
-        same = {path: content for path, content in hashes.items() if content and states[path] == file_state(path)}
+        same: dict[str, bytes] = {}
+        for path in vectors:
+            with suppress(OSError):
+                content = bytes.fromhex(file_sha256(Path(path)))
+                # of a file that has changed meanwhile it is not known what was encoded
+                if states[path] == file_state(path):
+                    same[path] = content
         store.put(self.image_fingerprint, {content: vectors[path] for path, content in same.items()})
         store.put_files({path: (states[path], content) for path, content in same.items()})
 
@@ -146,10 +150,3 @@ class PictureSearch:
 def default_cache() -> Path:
     """Return the file of vectors that the commands share."""
     return cache_dir() / "vectors.sqlite"
-
-
-def _content_hash(path: str) -> bytes:
-    try:
-        return hashlib.sha256(Path(path).read_bytes()).digest()
-    except OSError:
-        return b""
