@@ -12,8 +12,7 @@ import pytest
 
 from recap.encoders.fetching import Address, Fetcher, fetch_picture, is_public
 from recap.errors import ImageError
-from recap.server.metrics import Metrics
-from recap.server.middleware import Memory
+from recap.server.middleware import Memory, Metrics
 from recap.server.problems import Problem
 
 HERE, THERE = ipaddress.ip_address("127.0.0.1"), ipaddress.ip_address("127.0.0.2")

@@ -11,7 +11,7 @@ import pytest
 
 from recap.errors import ImageError, InputError
 from recap.server.batching import Batcher, Picture, Task
-from recap.server.metrics import Metrics
+from recap.server.middleware import Metrics
 from recap.server.problems import Problem
 
 

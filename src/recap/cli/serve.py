@@ -53,7 +53,8 @@ def serve(pack: str, device: str, language_model: str | None, host: str, port: i
     from recap.errors import MissingExtraError
 
     try:
-        from recap.server.process import bind, configure, run
+        from recap.server.app import bind, run
+        from recap.server.config import configure
     except ModuleNotFoundError as error:
         raise MissingExtraError("recap serve", "serve") from error
     config = configure(pack, host, **options)

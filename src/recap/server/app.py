@@ -1,12 +1,18 @@
-"""The application, put together."""
+"""The application, put together, and the process that serves it: its socket, its signals and its end."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager, closing
 from functools import partial
+from types import FrameType
 
+import uvicorn
 from fastapi import FastAPI, Security
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -16,18 +22,26 @@ from recap.captioner import ReCap
 from recap.encoders.apart import ApartDecoder
 from recap.encoders.fetching import Fetcher
 from recap.encoders.network import cores
+from recap.errors import InputError
 from recap.packs.search import default_cache
 from recap.server.batching import Batcher
 from recap.server.config import DECODER_MEMORY, FETCH_SECONDS, MAX_DECODERS, PIXEL_MEMORY, ServerConfig
-from recap.server.metrics import Metrics, Observer
-from recap.server.middleware import BEARER, KEY_HEADER, BodyLimits, Guard, HeadRequests, SecurityHeaders, TrustedHosts
+from recap.server.middleware import (
+    BEARER,
+    KEY_HEADER,
+    BodyLimits,
+    Guard,
+    HeadRequests,
+    Metrics,
+    Observer,
+    SecurityHeaders,
+    TrustedHosts,
+)
 from recap.server.problems import HANDLERS
-from recap.server.routes import captions_router, health_router, metrics_router, packs_router, page_router
+from recap.server.routes import captions_router, health_router, metrics_router, packs_router, page_router, search_router
 from recap.server.routes_chat import chat_router
 from recap.server.routes_datastore import datastore_router
-from recap.server.routes_search import search_router
-from recap.server.service import Service
-from recap.server.tasks import Engine
+from recap.server.service import Engine, Service
 
 logger = logging.getLogger("recap.server")
 
@@ -136,3 +150,52 @@ def _decoder(config: ServerConfig) -> ApartDecoder:
         memory=DECODER_MEMORY + PIXEL_MEMORY * config.max_pixels,
         seconds=config.timeout,
     )
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket with its address."""
+    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host.strip("[]"), port))
+    except OSError as error:
+        listening.close()
+        raise InputError(f"cannot listen on {host} port {port}: {error.strerror or error}") from error
+    return listening
+
+
+def run(captioner: ReCap, config: ServerConfig, listening: socket.socket, *, tell: Callable[[str], None]) -> None:
+    """Serve until a signal comes; exit with 1 if the worker died."""
+    # the reader's own limit counts all pixels alike; the service's is stricter, except for JPEG
+    os.environ["RECAP_MAX_PIXELS"] = str(2 * config.max_pixels)
+    app = create_app(captioner, config)
+    logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    # uvicorn raises the signal that ended it once more, which would make the end look like a failure
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    settings = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        ws="none",
+        timeout_graceful_shutdown=int(config.timeout + config.body_timeout) + 1,
+    )
+    listening.listen(settings.backlog)
+    host, port = listening.getsockname()[:2]
+    tell(f"serving {config.pack} on http://{f'[{host}]' if ':' in host else host}:{port}")
+    server = _Server(settings)
+    app.state.on_death = partial(setattr, server, "should_exit", True)
+    server.run(sockets=[listening])
+    metrics = app.state.service.metrics
+    tell(f"stopped; {metrics.received} requests came, {metrics.answered} were answered")
+    if app.state.service.batcher.died:
+        sys.exit(1)
+
+
+class _Server(uvicorn.Server):
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.config.app.state.stopping = True  # type: ignore[union-attr]
+        super().handle_exit(sig, frame)

@@ -25,7 +25,7 @@ import numpy as np
 from recap.encoders.inputs import label
 from recap.errors import ImageError
 from recap.server.config import PIXEL_BUDGET
-from recap.server.metrics import Metrics
+from recap.server.middleware import Metrics
 from recap.server.problems import Problem, rename_error
 from recap.types import Vectors
 

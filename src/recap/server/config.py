@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
+import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +12,7 @@ from recap.errors import InputError
 
 MEGABYTE, MEBIBYTE = 1_000_000, 1 << 20
 
+KEYS_VARIABLE = "RECAP_API_KEYS"
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 """What a browser on the same machine calls a service that listens on loopback."""
 MIN_KEY = 16
@@ -91,3 +95,72 @@ class ServerConfig:
             )
         if self.max_held < self.max_body:
             raise InputError(f"{self.max_held} bytes of memory cannot hold a request of {self.max_body}")
+
+
+def configure(
+    pack: str,
+    host: str,
+    *,
+    names: tuple[str, ...] = (),
+    key_file: Path | None = None,
+    insecure: bool = False,
+    allow_urls: bool = False,
+    editable: bool = False,
+    save_edits: bool = False,
+    search: Path | None = None,
+    cors: tuple[str, ...] = (),
+    max_megabytes: int = 32,
+    **limits: int | float,
+) -> ServerConfig:
+    """Return the configuration that the options of ``recap serve`` describe; unsafe ones are refused."""
+    keys, local, folder = read_keys(key_file), is_loopback(host), Path(pack)
+    if not (local or keys or insecure):
+        raise InputError(
+            f"on {host} anybody could use the service: give keys ({KEYS_VARIABLE} or --api-keys), or --insecure"
+        )
+    if save_edits and not (editable and folder.is_dir()):
+        raise InputError("--save-edits goes with --editable and a pack that is a folder")
+    return ServerConfig(
+        pack=folder.name if folder.is_dir() else pack,
+        api_keys=keys,
+        hosts=(*LOOPBACK_NAMES, *map(str.lower, names)) if local or names else None,
+        allow_urls=allow_urls,
+        editable=editable,
+        save_edits=folder if save_edits else None,
+        search=search,
+        cors=check_origins(cors, anybody=bool(keys)),
+        max_body=max_megabytes * MEGABYTE,
+        max_held=max(256, 2 * max_megabytes) * MEGABYTE,
+        **limits,  # type: ignore[arg-type]
+    )
+
+
+def check_origins(origins: tuple[str, ...], *, anybody: bool) -> tuple[str, ...]:
+    """Return origins as browsers send them; ``*`` only where a key is needed, since any page could use the service."""
+    for origin in origins:
+        if origin == "*" and not anybody:
+            raise InputError("--cors '*' lets every page of the web use the service: give keys, or name the origins")
+        if origin != "*" and not re.fullmatch(r"https?://[^/\s]+", origin):
+            raise InputError(f"--cors {origin}: an origin is a scheme and a host, such as https://photos.example")
+    return tuple(origin.lower() for origin in origins)
+
+
+def read_keys(path: Path | None) -> tuple[str, ...]:
+    """Return the keys of the environment and of a file; never of the command line, which all users of a machine see."""
+    lines = os.environ.get(KEYS_VARIABLE, "").split(",")
+    if path is not None:
+        lines += path.read_text(encoding="utf-8").splitlines()
+    keys = tuple(dict.fromkeys(key.strip() for key in lines if key.strip()))
+    if path is not None and not keys:
+        raise InputError(f"{path} holds no key")
+    if any(len(key) < MIN_KEY for key in keys):
+        raise InputError(f"a key must have at least {MIN_KEY} characters; openssl rand -hex 24 makes a good one")
+    return keys
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether only this machine reaches an address."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"

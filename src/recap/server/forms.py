@@ -12,7 +12,6 @@ import json
 import re
 import sys
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -201,15 +200,6 @@ async def read_pictures(
     sent = [asyncio.to_thread(_try_sniff, name, content, config.max_pixels) for name, content in received.files]
     fetched = [_fetch(fetcher, url, number, config, take) for number, url in enumerate(received.urls) if fetcher]
     return list(await asyncio.gather(*sent, *fetched))
-
-
-def single_picture(found: Sequence[Picture | ImageError]) -> Picture:
-    """Return the picture of a form that takes one."""
-    if len(found) != 1:
-        raise Problem(422, f"{len(found)} pictures were sent; one at a time is taken here")
-    if isinstance(found[0], ImageError):
-        raise found[0]
-    return found[0]
 
 
 async def _fetch(fetcher: Fetcher, url: str, number: int, config: ServerConfig, take: Take) -> Picture | ImageError:

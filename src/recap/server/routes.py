@@ -1,7 +1,9 @@
-"""Routes: caption, retrieve, score, map; packs, health, metrics, documentation; and the page for people."""
+"""Routes: caption, retrieve, score, map, search; packs, health, metrics, documentation; and the page for people."""
 
 from __future__ import annotations
 
+import asyncio
+import io
 import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
@@ -9,15 +11,18 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
+from fastapi import Path as PathParameter
 from starlette.responses import Response, StreamingResponse
 from starlette.staticfiles import StaticFiles
 
 from recap import __version__
 from recap.alignment.mapping import METHODS
+from recap.batch.report import thumbnail
 from recap.errors import ImageError
-from recap.server import forms, schemas
+from recap.packs.search import PictureIndex
+from recap.server import schemas
 from recap.server.batching import Picture, Task
-from recap.server.metrics import MEDIA_TYPE
+from recap.server.middleware import MEDIA_TYPE
 from recap.server.problems import Problem
 from recap.server.service import (
     PROBLEMS,
@@ -108,8 +113,7 @@ async def caption_stream(request: Request, service: Here) -> StreamingResponse:
 @captions_router.post("/retrieve", openapi_extra=describe_form(schemas.RetrieveForm, several=False))
 async def retrieve(request: Request, service: Here) -> schemas.RetrieveResponse:
     """Find the captions nearest to a picture."""
-    found, form = await service.read(request, schemas.RetrieveForm)
-    picture = forms.single_picture(found)
+    picture, form = await service.read_one(request, schemas.RetrieveForm)
     common = (form.k, form.aligned, form.method)
     evidence = await service.run_task(request, Task(service.engine.retrieve, None, common, picture))
     return schemas.RetrieveResponse(name=picture.name, aligned=form.aligned, evidence=_evidence(evidence))
@@ -118,8 +122,7 @@ async def retrieve(request: Request, service: Here) -> schemas.RetrieveResponse:
 @captions_router.post("/tags", openapi_extra=describe_form(schemas.TagForm, several=False))
 async def tags(request: Request, service: Here) -> schemas.TagResponse:
     """Find the keywords of a picture."""
-    found, form = await service.read(request, schemas.TagForm)
-    picture = forms.single_picture(found)
+    picture, form = await service.read_one(request, schemas.TagForm)
     keywords = await service.run_task(request, Task(service.engine.tag, None, (form.min_score,), picture))
     return schemas.TagResponse(name=picture.name, tags=[schemas.TagBody(**asdict(tag)) for tag in keywords])
 
@@ -127,8 +130,7 @@ async def tags(request: Request, service: Here) -> schemas.TagResponse:
 @captions_router.post("/score", openapi_extra=describe_form(schemas.ScoreForm, several=False))
 async def score(request: Request, service: Here) -> schemas.ScoreResponse:
     """Judge captions of a picture: aligned cosine and aCLIP-S, and RefaCLIP-S where references are given."""
-    found, form = await service.read(request, schemas.ScoreForm)
-    picture = forms.single_picture(found)
+    picture, form = await service.read_one(request, schemas.ScoreForm)
     texts = (form.caption, form.reference)
     scores = await service.run_task(request, Task(service.engine.score, texts, (form.method,), picture))
     method = form.method or service.engine.captioner.settings.method
@@ -138,8 +140,7 @@ async def score(request: Request, service: Here) -> schemas.ScoreResponse:
 @captions_router.post("/map", openapi_extra=describe_form(schemas.MapForm, several=False))
 async def chart(request: Request, service: Here) -> schemas.MapResponse:
     """Draw a picture among the captions nearest to it, in two dimensions, before and after alignment."""
-    found, form = await service.read(request, schemas.MapForm)
-    picture = forms.single_picture(found)
+    picture, form = await service.read_one(request, schemas.MapForm)
     task = Task(service.engine.chart, None, (form.k, form.method), picture)
     evidence, aligned, unaligned = await service.run_task(request, task)
     return schemas.MapResponse(name=picture.name, evidence=_evidence(evidence), aligned=aligned, unaligned=unaligned)
@@ -285,3 +286,50 @@ async def _file(files: StaticFiles, name: str, request: Request) -> Response:
     response = await files.get_response(name, request.scope)
     response.headers["Cache-Control"] = "no-cache"
     return response
+
+
+search_router = APIRouter(prefix="/v1/search", tags=["search"], responses=PROBLEMS)
+
+
+def searched_pictures(request: Request) -> PictureIndex:
+    """Return the pictures that can be searched, if there are any."""
+    index = service_of(request).engine.index
+    if index is None:
+        raise Problem(403, "no pictures can be searched here; recap serve --search FOLDER allows it")
+    return index
+
+
+Pictures = Annotated[PictureIndex, Depends(searched_pictures)]
+
+
+@search_router.post("")
+async def search(
+    query: schemas.SearchQuery, request: Request, service: Here, pictures: Pictures
+) -> schemas.SearchResponse:
+    """Find the pictures of the served folder that a text describes."""
+    ranked = await service.run_task(request, Task(service.engine.search, query.text, (query.k,)))
+    folder = service.config.search or Path()
+    results = [
+        schemas.FoundPicture(
+            id=place, name=Path(pictures.paths[place]).relative_to(folder).as_posix(), similarity=similarity
+        )
+        for place, similarity in ranked
+    ]
+    return schemas.SearchResponse(text=query.text, total=len(pictures.paths), results=results)
+
+
+@search_router.get(
+    "/{id}",
+    response_class=Response,
+    responses={200: {"content": {"image/jpeg": {"schema": {"type": "string", "format": "binary"}}}}},
+)
+async def found_thumbnail(pictures: Pictures, id: Annotated[int, PathParameter(ge=0, le=10**9)]) -> Response:
+    """Return a small picture of one that can be found, by its number."""
+    if id >= len(pictures.paths):
+        raise Problem(404, f"there is no picture {id}; the last is {len(pictures.paths) - 1}")
+    shown = await asyncio.to_thread(thumbnail, pictures.paths[id])
+    if shown is None:
+        raise Problem(404, f"picture {id} cannot be read any more")
+    buffer = io.BytesIO()
+    shown.save(buffer, "JPEG", quality=72)
+    return Response(buffer.getvalue(), media_type="image/jpeg")

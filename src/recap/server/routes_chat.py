@@ -1,4 +1,7 @@
-"""Routes that clients of OpenAI's and Ollama's vision models speak to, unchanged; see ``recap.server.chat``."""
+"""Routes that clients of OpenAI's and Ollama's vision models speak to, unchanged.
+
+What a prompt asks for is read from its words: a caption, an alt text, keywords, or whether a caption is right.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +11,98 @@ import re
 import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Path, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from recap import __version__
 from recap.batch.tags import TAG_SCORE
-from recap.errors import ImageError
-from recap.server import chat, forms
+from recap.captioner import raise_error
+from recap.server import forms
 from recap.server.batching import Picture, Task
 from recap.server.middleware import ACCOUNT
-from recap.server.problems import Problem
-from recap.server.service import PROBLEMS, Service, service_of, wait_for_results
+from recap.server.service import PROBLEMS, Service, service_of
+from recap.types import UNSURE_BELOW, Caption, Tag
+
+Wish = Literal["caption", "alt", "tags", "judge", "other"]
+
+ABILITIES = (
+    "I caption pictures: send one, and ask for a caption, an alt text, tags, or whether a caption is right "
+    '(Is "a dog on a sofa" right?).'
+)
+CANNOT = "I cannot answer that. " + ABILITIES
+
+_QUOTED = re.compile(r"[\"\u201c\u201e]([^\"\u201c\u201d]{2,1000})[\"\u201d\u201c]")
+_QUESTION = re.compile(
+    r"^\W*(?:please\W+)?(?:answer\b.{0,40}?:\s*)?(?:is there|are there|(?:is|are) (?:this|that|it|these)|"
+    r"(?:do|can) you see|do(?:es)? (?:this|the|it)(?: (?:image|picture|photo)?\s*)?"
+    r"(?:show|contain|have)s?)\s+(.+?)\s*\?",
+    re.IGNORECASE | re.DOTALL,
+)
+_WHERE = re.compile(r"\s+(?:in|on) (?:this|the) (?:image|picture|photo)(?:graph)?$", re.IGNORECASE)
+_YES_NO = re.compile(
+    r"\byes\b.{0,10}\bno\b|\b(?:right|correct|true|fit|fits|match|matches|describe|describes)\b", re.IGNORECASE
+)
+_TAGS = re.compile(r"\b(?:tag|tags|keyword|keywords|labels|hashtags)\b", re.IGNORECASE)
+_ALT = re.compile(r"\balt(?:ernative)?\b", re.IGNORECASE)
+_OTHER = re.compile(
+    r"\b(?:how many|how much|count|why|who|where|when|translate|ocr|transcribe|read|poem|story|code|compare)\b",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a prompt asks for."""
+
+    wish: Wish
+    statement: str = ""
+    """The caption to be judged."""
+
+
+def read_prompt(text: str) -> Wanted:
+    """Return what a prompt asks for; one that says nothing else asks for a caption."""
+    quoted, question = _QUOTED.search(text), _QUESTION.search(text)
+    if quoted and _YES_NO.search(text):
+        return Wanted("judge", quoted[1].strip())
+    if question:
+        return Wanted("judge", _WHERE.sub("", question[1])[:1000])
+    if _TAGS.search(text):
+        return Wanted("tags")
+    if _ALT.search(text):
+        return Wanted("alt")
+    return Wanted("other" if _OTHER.search(text) else "caption")
+
+
+def tell_caption(caption: Caption, wish: Wish) -> str:
+    """Return a caption as an answer; an alt text stands alone, since programs put it into pages."""
+    if wish == "alt":
+        return caption.text
+    sure = f" (I am not sure of this: {caption.confidence:.0%}.)" if caption.unsure and caption.confidence else ""
+    return f"{CANNOT} What I can say of this picture: {caption.text}{sure}" if wish == "other" else caption.text + sure
+
+
+def tell_tags(tags: Sequence[Tag]) -> str:
+    """Return keywords as an answer."""
+    return ", ".join(tag.text for tag in tags) or "I found no keyword that I am sure enough of."
+
+
+def tell_judgement(statement: str, chance: float) -> str:
+    """Return whether a caption is right, as an answer."""
+    if chance >= UNSURE_BELOW:
+        return f'Yes, "{statement}" is probably right ({chance:.0%} sure).'
+    return f'No, "{statement}" is probably not right ({1 - chance:.0%} sure).'
+
+
+def tell_json(caption: Caption, tags: Sequence[Tag]) -> str:
+    """Return caption and keywords as a json object, for programs that ask for one."""
+    values = {"caption": caption.text, "confidence": caption.confidence, "tags": [tag.text for tag in tags]}
+    return json.dumps(values, ensure_ascii=False)
+
 
 chat_router = APIRouter(tags=["chat"], responses=PROBLEMS)
 Here = Annotated[Service, Depends(service_of)]
@@ -36,19 +116,14 @@ _Prompt = Annotated[str, Field(max_length=MAX_TEXT)]
 _Base64 = Annotated[str, Field(json_schema_extra={"format": "byte"})]
 
 
-class _Lenient(BaseModel):
-    """Clients send many settings that mean nothing here."""
-
-    model_config = ConfigDict(extra="ignore")
-
-
-class ImageUrl(_Lenient):
+# clients send many more settings, which mean nothing here and are passed over
+class ImageUrl(BaseModel):
     """A picture, as OpenAI's clients send it."""
 
     url: str = Field(description="data:image/...;base64,..., or an address where recap serve --allow-urls allows it.")
 
 
-class Part(_Lenient):
+class Part(BaseModel):
     """A part of a message: a text or a picture."""
 
     type: Literal["text", "image_url"]
@@ -56,20 +131,20 @@ class Part(_Lenient):
     image_url: ImageUrl | None = None
 
 
-class Message(_Lenient):
+class Message(BaseModel):
     """A message of a conversation, as OpenAI's clients send it."""
 
     role: str = Field(max_length=50)
     content: _Prompt | list[Part] | None = None
 
 
-class ResponseFormat(_Lenient):
+class ResponseFormat(BaseModel):
     """In which form the answer is wanted."""
 
     type: str = Field("text", max_length=50)
 
 
-class Completion(_Lenient):
+class Completion(BaseModel):
     """What OpenAI's clients send."""
 
     model: str = Field(MODEL, max_length=200)
@@ -78,7 +153,7 @@ class Completion(_Lenient):
     response_format: ResponseFormat | None = None
 
 
-class OllamaMessage(_Lenient):
+class OllamaMessage(BaseModel):
     """A message of a conversation, as Ollama's clients send it."""
 
     role: str = Field(max_length=50)
@@ -86,7 +161,7 @@ class OllamaMessage(_Lenient):
     images: list[_Base64] | None = Field(None, description="Pictures in base64.")
 
 
-class OllamaChat(_Lenient):
+class OllamaChat(BaseModel):
     """What Ollama's clients send to go on with a conversation."""
 
     model: str = Field(MODEL, max_length=200)
@@ -95,7 +170,7 @@ class OllamaChat(_Lenient):
     format: Any = None
 
 
-class OllamaGenerate(_Lenient):
+class OllamaGenerate(BaseModel):
     """What Ollama's clients send for one answer."""
 
     model: str = Field(MODEL, max_length=200)
@@ -125,17 +200,17 @@ def _inline(schema: Any, known: dict[str, Any]) -> Any:
 _ANSWER: dict[int | str, dict[str, Any]] = {
     200: {"description": "The answer, or a stream of its parts.", "content": {"application/json": {"schema": {}}}}
 }
-_EVENTS: dict[str, Any] = {"text/event-stream": {"schema": {"type": "object"}}}
-_LINES: dict[str, Any] = {"application/x-ndjson": {"schema": {}}}
 
 
-def _answers(stream: dict[str, Any]) -> dict[int | str, dict[str, Any]]:
-    (answer,) = _ANSWER.values()
-    return {200: {**answer, "content": {**answer["content"], **stream}}}
+def _answers(stream: str, schema: dict[str, Any]) -> dict[int | str, dict[str, Any]]:
+    return {200: {**_ANSWER[200], "content": {**_ANSWER[200]["content"], stream: {"schema": schema}}}}
+
+
+_EVENTS, _LINES = _answers("text/event-stream", {"type": "object"}), _answers("application/x-ndjson", {})
 
 
 @chat_router.post(
-    "/v1/chat/completions", openapi_extra=_describe(Completion), responses=_answers(_EVENTS), response_class=Response
+    "/v1/chat/completions", openapi_extra=_describe(Completion), responses=_EVENTS, response_class=Response
 )
 async def complete(request: Request, service: Here) -> Response:
     """Answer as OpenAI's vision models do: a caption, an alt text, keywords, or whether a caption is right."""
@@ -146,13 +221,9 @@ async def complete(request: Request, service: Here) -> Response:
     head = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": asked.model}
     if asked.stream:
         return _stream(_completion_events(head, text), "text/event-stream")
-    choice = {
-        "index": 0,
-        "message": {"role": "assistant", "content": text},
-        "finish_reason": "stop",
-        "logprobs": None,
-    }
-    usage = {"prompt_tokens": 0, "completion_tokens": len(text.split()), "total_tokens": len(text.split())}
+    message, words = {"role": "assistant", "content": text}, len(text.split())
+    choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}
+    usage = {"prompt_tokens": 0, "completion_tokens": words, "total_tokens": words}
     return JSONResponse({**head, "object": "chat.completion", "choices": [choice], "usage": usage})
 
 
@@ -168,9 +239,7 @@ async def model(model: Annotated[str, Path(max_length=200)]) -> dict[str, Any]:
     return _model(model)
 
 
-@chat_router.post(
-    "/api/generate", openapi_extra=_describe(OllamaGenerate), responses=_answers(_LINES), response_class=Response
-)
+@chat_router.post("/api/generate", openapi_extra=_describe(OllamaGenerate), responses=_LINES, response_class=Response)
 async def generate(request: Request, service: Here) -> Response:
     """Answer a prompt about pictures as Ollama does."""
     asked = OllamaGenerate.model_validate(await forms.read_json(request))
@@ -178,7 +247,7 @@ async def generate(request: Request, service: Here) -> Response:
     return await _ollama(request, service, asked, messages, lambda text: {"response": text})
 
 
-@chat_router.post("/api/chat", openapi_extra=_describe(OllamaChat), responses=_answers(_LINES), response_class=Response)
+@chat_router.post("/api/chat", openapi_extra=_describe(OllamaChat), responses=_LINES, response_class=Response)
 async def converse(request: Request, service: Here) -> Response:
     """Answer the last message of a conversation as Ollama does."""
     asked = OllamaChat.model_validate(await forms.read_json(request))
@@ -202,12 +271,8 @@ async def ollama_models(service: Here) -> dict[str, Any]:
 @chat_router.post("/api/show", responses=_ANSWER)
 async def show() -> dict[str, Any]:
     """Describe the model, as Ollama does."""
-    return {
-        "details": _DETAILS,
-        "model_info": {"general.architecture": MODEL},
-        "capabilities": ["completion", "vision"],
-        "modified_at": _now(),
-    }
+    facts = {"model_info": {"general.architecture": MODEL}, "capabilities": ["completion", "vision"]}
+    return {"details": _DETAILS, **facts, "modified_at": _now()}
 
 
 @chat_router.get("/api/version", responses=_ANSWER)
@@ -216,14 +281,8 @@ async def version() -> dict[str, str]:
     return {"version": __version__}
 
 
-_DETAILS = {
-    "parent_model": "",
-    "format": "onnx",
-    "family": MODEL,
-    "families": [MODEL],
-    "parameter_size": "",
-    "quantization_level": "",
-}
+_UNTOLD = {"parameter_size": "", "quantization_level": ""}
+_DETAILS = {"parent_model": "", "format": "onnx", "family": MODEL, "families": [MODEL], **_UNTOLD}
 
 _Turn = tuple[str, Sequence[str], Sequence[str]]
 """What a user said: a text, pictures in base64, and addresses of pictures."""
@@ -245,26 +304,18 @@ async def _answer(request: Request, service: Service, turns: Sequence[_Turn], wa
     prompt = next((text for text, *_ in reversed(turns) if text.strip()), "")
     sent = next(((images, urls) for _, images, urls in reversed(turns) if images or urls), None)
     if sent is None:
-        return chat.ABILITIES
+        return ABILITIES
     images, urls = sent
-    if len(images) + len(urls) > service.config.max_pictures:
-        count = len(images) + len(urls)
-        raise Problem(413, f"{count} pictures are over the limit of {service.config.max_pictures} a request")
     files = [(f"picture {number + 1}", forms.decode_base64(text, number)) for number, text in enumerate(images)]
     received = forms.Received(files, list(urls), {})
     found = await forms.read_pictures(received, service.config, service.fetcher, request.scope[ACCOUNT].take)
-    pictures = []
-    for item in found:
-        if isinstance(item, ImageError):
-            raise item
-        pictures.append(item)
-    wanted = chat.read_prompt(prompt)
-    answers = await _ask(request, service, pictures, wanted, wants_json)
+    pictures = [raise_error(item) for item in found]
+    answers = await _ask(request, service, pictures, read_prompt(prompt), wants_json)
     return answers[0] if len(answers) == 1 else "\n".join(f"{n}. {text}" for n, text in enumerate(answers, 1))
 
 
 async def _ask(
-    request: Request, service: Service, pictures: Sequence[Picture], wanted: chat.Request, wants_json: bool
+    request: Request, service: Service, pictures: Sequence[Picture], wanted: Wanted, wants_json: bool
 ) -> list[str]:
     """Let the worker do what is asked for, and return an answer for each picture."""
     engine = service.engine
@@ -276,17 +327,14 @@ async def _ask(
         tasks = [Task(engine.judge, wanted.statement, (), picture) for picture in pictures]
     else:
         tasks = tags if wanted.wish == "tags" else captions
-    done = await wait_for_results(request, service.batcher.submit(tasks), service.config.timeout)
-    for result in done:
-        if isinstance(result, BaseException):
-            raise result
+    done = await service.run_tasks(request, tasks)
     if wants_json:
-        return [chat.tell_json(caption, found) for caption, found in zip(done[::2], done[1::2], strict=True)]
+        return [tell_json(caption, found) for caption, found in zip(done[::2], done[1::2], strict=True)]
     if wanted.wish == "judge":
-        return [chat.tell_judgement(wanted.statement, chance) for chance in done]
+        return [tell_judgement(wanted.statement, chance) for chance in done]
     if wanted.wish == "tags":
-        return [chat.tell_tags(found) for found in done]
-    return [chat.tell_caption(caption, wanted.wish) for caption in done]
+        return [tell_tags(found) for found in done]
+    return [tell_caption(caption, wanted.wish) for caption in done]
 
 
 async def _ollama(
