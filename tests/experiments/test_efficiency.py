@@ -19,9 +19,9 @@ from recap.encoders import load_encoder
 from recap.errors import InputError
 from recap.experiments import Setup
 from recap.experiments.captioning import read_results
-from recap.experiments.captions import Study
 from recap.experiments.data import Bench
 from recap.experiments.efficiency import clock_of, measured_recap
+from recap.experiments.study import Study
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

@@ -23,7 +23,7 @@ from recap.experiments import EXPERIMENTS, Setup, run_experiment
 from recap.experiments.base import options_of
 from recap.experiments.dal import draw_examples
 from recap.experiments.data import Bench, Split
-from recap.experiments.modality_gap import PROJECTIONS, gap
+from recap.experiments.retrieval import PROJECTIONS, gap
 from recap.fitting.augmentation import Round
 from recap.language import Decoding
 from recap.language.writer import WriterModel

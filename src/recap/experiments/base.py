@@ -1,7 +1,7 @@
 """What every experiment is given and gives back, and where its results are written.
 
-An experiment is a module of this package with a function ``run(setup) -> Outcome``, the names of its ``OPTIONS``, and
-an entry in ``EXPERIMENTS``.
+An experiment is a function ``run(setup) -> Outcome`` with the names of its options in ``RUNS`` of a module of this
+package, and an entry in ``EXPERIMENTS``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import partial
 from importlib import import_module
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from recap.errors import InputError
 from recap.experiments.table import FORMATS, SUFFIXES, Table
@@ -21,29 +21,39 @@ from recap.registry import Entry, Registry
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+
+@dataclass(frozen=True)
+class Experiment(Entry):
+    """An experiment that users choose by name."""
+
+    module: str
+    """The module of this package whose ``RUNS`` has it."""
+
+
 EXPERIMENTS = Registry(
     "experiment",
     (
-        Entry("alignment", "every way to align, by recall, cosine and captions"),
-        Entry("captioning", "every metric, for ReCap with every map, retrieval alone and other systems"),
-        Entry("retrieval", "cross-modal retrieval, both ways, for every map"),
-        Entry("efficiency", "parameters, training and inference time, beside ClipCap and SmallCap"),
-        Entry("transfer", "a map from one data set, captions for another"),
-        Entry("dal", "a datastore that grows by its own captions, round by round"),
-        Entry("search-k", "how many captions to retrieve"),
-        Entry("search-temperature", "temperature and number of samples"),
-        Entry("search-decoding", "greedy, sampling, top-k, nucleus"),
-        Entry("search-ordering", "where in the prompt the nearest caption stands"),
-        Entry("search-encoder", "captions with one encoder after the other"),
-        Entry("search-lm", "captions with one language model after the other"),
-        Entry("search-level", "single captions, all of a picture as one, narratives"),
-        Entry("search-sources", "captions of other data sets in the datastore"),
-        Entry("modality-gap", "where images and captions lie, before and after"),
-        Entry("metric-correlation", "which metrics say the same about ReCap's captions"),
-        Entry("examples", "captions retrieved with and without alignment"),
+        Experiment("alignment", "every way to align, by recall, cosine and captions", "captioning"),
+        Experiment(
+            "captioning", "every metric, for ReCap with every map, retrieval alone and other systems", "captioning"
+        ),
+        Experiment("retrieval", "cross-modal retrieval, both ways, for every map", "retrieval"),
+        Experiment("efficiency", "parameters, training and inference time, beside ClipCap and SmallCap", "efficiency"),
+        Experiment("transfer", "a map from one data set, captions for another", "captioning"),
+        Experiment("dal", "a datastore that grows by its own captions, round by round", "dal"),
+        Experiment("search-k", "how many captions to retrieve", "searches"),
+        Experiment("search-temperature", "temperature and number of samples", "searches"),
+        Experiment("search-decoding", "greedy, sampling, top-k, nucleus", "searches"),
+        Experiment("search-ordering", "where in the prompt the nearest caption stands", "searches"),
+        Experiment("search-encoder", "captions with one encoder after the other", "searches"),
+        Experiment("search-lm", "captions with one language model after the other", "searches"),
+        Experiment("search-level", "single captions, all of a picture as one, narratives", "searches"),
+        Experiment("search-sources", "captions of other data sets in the datastore", "searches"),
+        Experiment("modality-gap", "where images and captions lie, before and after", "retrieval"),
+        Experiment("metric-correlation", "which metrics say the same about ReCap's captions", "captioning"),
+        Experiment("examples", "captions retrieved with and without alignment", "retrieval"),
     ),
 )
-"""The module of an experiment has the name with underscores, but searches are in one."""
 
 
 @dataclass(frozen=True)
@@ -117,16 +127,19 @@ class Outcome:
     """How long things took: no two runs agree, so it is no part of ``tables``."""
 
 
+Runs: TypeAlias = Mapping[str, tuple[Callable[[Setup], Outcome], Sequence[str]]]
+"""By the name of an experiment: what runs it, and the names of its options."""
+
+
 def run_experiment(name: str, setup: Setup) -> Outcome:
     """Run an experiment by its name."""
-    EXPERIMENTS.get(name)
+    run, known = _experiment(name)
     if not setup.data.is_dir():
         raise InputError(f"{setup.data}: no such folder of data sets")
-    unknown = sorted(set(setup.options) - options_of(name))
+    unknown = sorted(set(setup.options) - set(known))
     if unknown:
-        known = ", ".join(sorted(options_of(name)))
-        raise InputError(f"{name} has no option {unknown[0]!r}; it has {known}")
-    return _experiment(name)[0](setup)
+        raise InputError(f"{name} has no option {unknown[0]!r}; it has {', '.join(sorted(known))}")
+    return run(setup)
 
 
 def options_of(name: str) -> frozenset[str]:
@@ -135,13 +148,8 @@ def options_of(name: str) -> frozenset[str]:
 
 
 def _experiment(name: str) -> tuple[Callable[[Setup], Outcome], Sequence[str]]:
-    """Return what runs an experiment, and the names of its options."""
-    if name.startswith("search-"):
-        from recap.experiments.searches import SEARCHES, run_search
-
-        return partial(run_search, name), SEARCHES[name].options
-    module = import_module(f"recap.experiments.{name.replace('-', '_')}")
-    return module.run, module.OPTIONS
+    runs: Runs = import_module(f"recap.experiments.{EXPERIMENTS.get(name).module}").RUNS
+    return runs[name]
 
 
 def write_outcome(outcome: Outcome, folder: Path) -> list[Path]:

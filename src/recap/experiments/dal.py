@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 from recap.captioner import ReCap
 from recap.errors import InputError, check_name
-from recap.experiments.base import Outcome, Setup, new_figure
-from recap.experiments.captions import points, score_systems
+from recap.experiments.base import Outcome, Runs, Setup, new_figure
 from recap.experiments.data import TITLES, Bench, Split, read_pixels
 from recap.experiments.search import SEARCH_OPTIONS, Search, draw_panels
+from recap.experiments.study import points, score_systems
 from recap.experiments.table import Cell, Column, Row, Section, Table
 from recap.fitting.augmentation import KS, METRICS, ROUNDS, Augmented, Judge, Round, augment, retrieve_only
 from recap.fitting.fit import Validation
@@ -219,3 +219,6 @@ def _scores(report: Report) -> tuple[Cell, ...]:
 def _score(report: Report, name: str) -> Cell:
     """Return a metric, or nothing where it is not available, as SPICE without its parser."""
     return next((points(row) for row in report.rows if row.name == name), Cell())
+
+
+RUNS: Runs = {"dal": (run, OPTIONS)}

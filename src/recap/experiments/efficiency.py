@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from recap.captioner import ReCap
 from recap.errors import InputError, MissingExtraError
-from recap.experiments.base import Outcome, Setup
-from recap.experiments.captions import Study, points
-from recap.experiments.choices import model_name, settings_note
+from recap.experiments.base import Outcome, Runs, Setup
 from recap.experiments.data import TITLES, Split
 from recap.experiments.paper import paper_section
+from recap.experiments.study import Study, model_name, points, settings_note
 from recap.experiments.table import Cell, Column, Row, Section, Table
 from recap.files import write_json
 from recap.metrics.cider import cider_d
@@ -278,3 +277,6 @@ def _ratio(seconds: float | None, fit: float | None) -> Cell:
 
 def _millions(item: Measured) -> Cell:
     return Cell(f"{item.parameters / 1e6:.2f}M")
+
+
+RUNS: Runs = {"efficiency": (run, OPTIONS)}

@@ -6,7 +6,7 @@ differ in one thing share the rest.
 
 Options of all searches: ``pictures=500`` tries with the first so many pictures, ``method=ols`` takes another map,
 ``ks=4,8,13`` are the values of k, ``metrics=cider-d,aclip-s`` computes only some of the columns, ``settings=paper`` or
-``pack`` says whose map, rule, temperature, samples and k are taken (see ``recap.experiments.choices``). Searches over
+``pack`` says whose map, rule, temperature, samples and k are taken (see ``recap.experiments.study``). Searches over
 other things than k draw sentences: ``k=13`` spares them the search for k, ``temperature=0.5`` and ``samples=10`` say
 how, ``selection=cosine`` how one of them is selected.
 """
@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Any
 from recap.captioner import ReCap
 from recap.datastore import CaptionStore
 from recap.experiments.base import Setup, new_figure
-from recap.experiments.captions import Study, score_cells, score_systems
-from recap.experiments.choices import ALIKE, WRITER, paper_best, settings_kind
 from recap.experiments.data import Split
 from recap.experiments.paper import paper_section, paper_table
+from recap.experiments.study import ALIKE, WRITER, Study, paper_best, score_cells, score_systems, settings_kind
 from recap.experiments.table import Cell, Column, Row, Section
 from recap.fitting.augmentation import retrieve_only
 from recap.fitting.tuning import add_cache

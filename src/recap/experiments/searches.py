@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -21,8 +22,7 @@ from recap.datasets.captions import stem
 from recap.datasets.published import read_narratives
 from recap.datastore import CaptionStore, Datastore, DatastoreView
 from recap.errors import InputError
-from recap.experiments.base import Outcome, Setup, new_figure
-from recap.experiments.choices import DRAWING_OPTIONS, paper_best, paper_data, settings_note
+from recap.experiments.base import Outcome, Runs, Setup, new_figure
 from recap.experiments.data import READERS, TITLES, photo_number
 from recap.experiments.paper import paper_table
 from recap.experiments.search import (
@@ -38,6 +38,7 @@ from recap.experiments.search import (
     paper_rows,
     value,
 )
+from recap.experiments.study import DRAWING_OPTIONS, paper_best, paper_data, settings_note
 from recap.experiments.table import Cell, Column, Row, Section, Table
 from recap.language.prompt import Order
 from recap.packs.settings import Settings
@@ -370,3 +371,5 @@ SEARCHES: dict[str, Kind] = {
     ),
 }
 """Every search by its name."""
+
+RUNS: Runs = {name: (partial(run_search, name), kind.options) for name, kind in SEARCHES.items()}
