@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from recap.alignment import gradient, solvers
+from recap.alignment import solvers
 from recap.alignment.rows import (
     Indices,
     Rows,
@@ -30,7 +30,7 @@ from recap.alignment.rows import (
     working_dtype,
     write_tensors,
 )
-from recap.alignment.solvers import Matrix
+from recap.alignment.solvers import Matrix, Pairing
 from recap.alignment.statistics import Moments, PairStatistics
 from recap.errors import InputError, PackError, RecapWarning, check_name, damaged
 from recap.types import Vectors, unit_rows
@@ -223,7 +223,7 @@ class LinearAlignment:
         text_rows = centred_unit_rows(_unit(texts, "texts", len(text_mean)), text_mean)
         owners = np.arange(len(text_rows)) if groups is None else np.asarray(groups, dtype=np.intp)
         checked = check_weights(weights, len(text_rows))
-        pairs = gradient.Pairing(image_rows, text_rows, owners, np.ones(len(owners)) if checked is None else checked)
+        pairs = Pairing(image_rows, text_rows, owners, np.ones(len(owners)) if checked is None else checked)
         return self._learned(TRAINERS[self.method](pairs, moments.cross, self), moments, statistics)
 
     def _moments(self, statistics: PairStatistics) -> Moments:
@@ -262,11 +262,11 @@ SOLVERS: dict[str, Solver] = {
 
 METHODS: tuple[str, ...] = tuple(SOLVERS)
 
-Trainer = Callable[[gradient.Pairing, Matrix, LinearAlignment], Matrix]
+Trainer = Callable[[Pairing, Matrix, LinearAlignment], Matrix]
 
 TRAINERS: dict[str, Trainer] = {
-    "it": lambda pairs, cross, settings: gradient.maximise_cosine(pairs, solvers.procrustes(cross)),
-    "lfa": lambda pairs, cross, settings: gradient.rerank(pairs, _lfa_start(cross, settings.beta), seed=settings.seed),
+    "it": lambda pairs, cross, settings: solvers.maximise_cosine(pairs, solvers.procrustes(cross)),
+    "lfa": lambda pairs, cross, settings: solvers.rerank(pairs, _lfa_start(cross, settings.beta), seed=settings.seed),
 }
 """What needs the rows themselves."""
 
