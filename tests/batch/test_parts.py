@@ -13,8 +13,8 @@ import pyarrow.parquet
 import pytest
 
 from recap.batch import caption_files, open_journal, provenance
+from recap.batch.formats import Record, json_line
 from recap.batch.parts import Captioning, CaptionParts, check_pack, split_inputs
-from recap.batch.record import Record, json_line
 from recap.captioner import ReCap
 from recap.errors import InputError
 from recap.files import write_json

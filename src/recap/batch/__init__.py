@@ -10,15 +10,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from recap.batch.formats import FORMATS, Sink, check_paths, format_of, write_records
+    from recap.batch.formats import FORMATS, FileFacts, Record, Sink, check_paths, format_of, write_records
     from recap.batch.journal import FailureList, Journal, open_journal, open_output, provenance
-    from recap.batch.record import FileFacts, Record
     from recap.batch.run import Summary, caption_files
 
 _MODULES = {
-    "formats": ("FORMATS", "Sink", "check_paths", "format_of", "write_records"),
+    "formats": ("FORMATS", "FileFacts", "Record", "Sink", "check_paths", "format_of", "write_records"),
     "journal": ("FailureList", "Journal", "open_journal", "open_output", "provenance"),
-    "record": ("FileFacts", "Record"),
     "run": ("Summary", "caption_files"),
 }
 

@@ -1,13 +1,8 @@
-"""What everything that takes captions promises, which format a file's name stands for, and how each is written.
+"""One captioned picture as every output sees it, what takes such records, and the formats of files they are written to.
 
-COCO results: ``[{"image_id": 42, "caption": "..."}]``, what COCO's tools and evaluation servers read.
-
-The image id is the number in a COCO file name or of a name that is a number, and else the name without its suffix.
-The format has no room for provenance, nor for pictures whose caption was withheld, which are left out.
-
-A Parquet file: everything, evidence and candidates as lists, and the provenance in the file's metadata too.
-
-A csv file: one row a picture, without the evidence and the candidates, which are lists.
+COCO results are ``[{"image_id": 42, "caption": "..."}]``, what COCO's tools and evaluation servers read. The image id
+is the number in a COCO file name or of a name that is a number, and else the name without its suffix. The format has no
+room for provenance, nor for pictures whose caption was withheld, which are left out.
 """
 
 from __future__ import annotations
@@ -16,18 +11,89 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from itertools import chain, islice
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, Protocol, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Protocol, Self, get_args, get_origin, get_type_hints
 
-from recap.batch.record import Record, json_line
 from recap.datasets.captions import stem
 from recap.errors import InputError
 from recap.files import atomic_write
 from recap.registry import Entry, Registry
-from recap.types import Caption
+from recap.types import Candidate, Caption, Evidence
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """What tells one file from another, and whether it was touched since."""
+
+    sha256: str
+    size: int
+    modified: int
+    """Nanoseconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A picture, its caption, and its provenance."""
+
+    path: str
+    """As it was given."""
+    caption: Mapping[str, Any]
+    """All of ``Caption.as_dict()``; where a least confidence was asked for, of ``withheld_below``."""
+    generated_by: Mapping[str, str]
+    """What wrote it: ``recap`` (the version), ``pack``, ``encoder``, ``language_model`` and a hash of the settings."""
+    file: FileFacts
+
+    @property
+    def text(self) -> str:
+        """The caption itself; empty where there is none."""
+        return self.caption["caption"] or ""
+
+    @property
+    def abstained(self) -> bool:
+        """Whether the caption was withheld, since it was less sure than was asked for."""
+        return bool(self.caption.get("abstained"))
+
+    @property
+    def unsure(self) -> bool:
+        """Whether the caption is there and probably wrong."""
+        return not self.abstained and bool(self.caption.get("unsure"))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for json."""
+        return {"path": self.path, **self.caption, "generated_by": dict(self.generated_by), "file": asdict(self.file)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return the record that ``as_dict`` described; other values raise KeyError, TypeError or ValueError."""
+        caption = dict(values)
+        path, generated_by, file = (caption.pop(name) for name in ("path", "generated_by", "file"))
+        if not isinstance(path, str) or "caption" not in caption or "settings" not in generated_by:
+            raise ValueError("not a caption with its path and the settings it was written with")
+        return cls(path, caption, generated_by, FileFacts(**file))
+
+    def as_caption(self) -> Caption:
+        """Return the caption as the object it was, a withheld one too."""
+        values = {**self.caption, "text": self.caption["withheld" if self.abstained else "caption"]}
+        values["evidence"] = tuple(Evidence(**item) for item in values["evidence"])
+        values["candidates"] = tuple(Candidate(**item) for item in values["candidates"])
+        return Caption(**{field.name: values[field.name] for field in fields(Caption) if field.name in values})
+
+    def flat(self) -> dict[str, Any]:
+        """Return the values as columns of a table: the provenance as text."""
+        wrote = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in self.generated_by.items())
+        return {"path": self.path, **self.caption, "generated_by": wrote, "sha256": self.file.sha256}
+
+
+def json_line(values: Mapping[str, Any]) -> bytes:
+    """Return one line of json; a file name that is not UTF-8 is kept in escapes that Python turns back into it."""
+    text = json.dumps(values, ensure_ascii=False, allow_nan=False)
+    try:
+        return text.encode() + b"\n"
+    except UnicodeEncodeError:
+        return json.dumps(values, allow_nan=False).encode() + b"\n"
 
 
 @dataclass(frozen=True)
@@ -52,8 +118,8 @@ class Sink(Protocol):
         ...
 
     def close(self) -> None:
-        """Finish: all records were added. Not called when the run breaks off."""
-        ...
+        """Finish: all records were added. Not called when the run breaks off; by default nothing is left to do."""
+        return
 
 
 def write_jsonl(path: Path, records: Iterable[Record]) -> None:

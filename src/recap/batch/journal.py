@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from filelock import FileLock, Timeout
 
 from recap import __version__
-from recap.batch.formats import write_records
-from recap.batch.record import Record, json_line
+from recap.batch.formats import Record, json_line, write_records
 from recap.errors import InputError
 from recap.files import atomic_write, writing_to
 from recap.language import model_fingerprint

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from recap.batch.record import FileFacts
+from recap.batch.formats import FileFacts
 from recap.encoders.network import cores
 from recap.errors import ImageError
 from recap.packs.settings import BATCH
@@ -42,20 +42,13 @@ class BrokenChannelError(Exception):
     """Another stage has given up, so this one ends too."""
 
 
-class Waits:
-    """How long each thread has waited for the others; the rest of its time it worked."""
-
-    def __init__(self) -> None:
-        self._seconds: dict[str, float] = {}
+class Waits(dict[str, float]):
+    """How long each thread has waited for the others, by its name; the rest of its time it worked."""
 
     def add(self, seconds: float) -> None:
         """Count seconds for the thread that calls."""
         name = threading.current_thread().name
-        self._seconds[name] = self._seconds.get(name, 0.0) + seconds
-
-    def of(self, name: str) -> float:
-        """Return the seconds of the thread with this name."""
-        return self._seconds.get(name, 0.0)
+        self[name] = self.get(name, 0.0) + seconds
 
 
 class Channel(Generic[T]):
@@ -199,8 +192,7 @@ class _Run:
         except BaseException as error:
             self._failures.append(error)
             self._break_off()
-        waited = self._waits.of(threading.current_thread().name)
-        self.busy[name] = time.perf_counter() - started - waited
+        self.busy[name] = time.perf_counter() - started - self._waits.get(threading.current_thread().name, 0.0)
 
     def _break_off(self) -> None:
         self._encoded.break_off()
@@ -281,6 +273,6 @@ def file_facts(path: str) -> FileFacts | None:
             return None
         with open(path, "rb") as file:  # noqa: PTH123
             status = os.fstat(file.fileno())
-            return FileFacts.of(hashlib.file_digest(file, "sha256").hexdigest(), status)
+            return FileFacts(hashlib.file_digest(file, "sha256").hexdigest(), status.st_size, status.st_mtime_ns)
     except (OSError, ValueError):  # ValueError: a path with a null byte
         return None

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Literal
 
 from recap import __version__
+from recap.batch.formats import Record, Sink
 from recap.batch.metadata import add_keywords, write_description
-from recap.batch.record import Record
 from recap.batch.report import HtmlReport
 from recap.encoders.video import is_video, read_frames
 from recap.errors import InputError
@@ -20,7 +20,7 @@ from recap.files import atomic_write
 Existing = Literal["keep", "append", "replace"]
 
 
-class Sidecars:
+class Sidecars(Sink):
     """Writes each caption as one line into the picture's ``.txt`` file.
 
     Args:
@@ -67,9 +67,6 @@ class Sidecars:
             with atomic_write(path) as file:
                 file.write(new)
 
-    def close(self) -> None:
-        """Nothing is left to do."""
-
 
 def sidecar(path: str, *, keep_suffix: bool = False) -> Path:
     """Return the place of a picture's ``.txt`` file."""
@@ -96,7 +93,7 @@ def _read(path: Path) -> bytes:
         return b""
 
 
-class ReportSink:
+class ReportSink(Sink):
     """Puts each caption on a page; of a video the first of its frames is shown. The page is closed by its owner."""
 
     def __init__(self, report: HtmlReport) -> None:
@@ -107,11 +104,8 @@ class ReportSink:
         picture = read_frames(record.path, 1)[0] if is_video(record.path) else None
         self._report.add(record.path, record.as_caption(), picture=picture, withheld=record.abstained)
 
-    def close(self) -> None:
-        """Nothing is left to do."""
 
-
-class DescriptionSink:
+class DescriptionSink(Sink):
     """Writes captions into the metadata of their pictures, never over what a person wrote."""
 
     def __init__(self, *, keep_original: bool = False) -> None:
@@ -131,9 +125,6 @@ class DescriptionSink:
                 self.described += 1
         except InputError as error:
             self.refused.append(str(error))
-
-    def close(self) -> None:
-        """Nothing is left to do."""
 
 
 class KeywordSink:

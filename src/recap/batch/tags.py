@@ -100,12 +100,16 @@ def find_keywords(evidence: Sequence[Evidence], drafts: Sequence[str], language:
     texts = [words(text) for text in (*(item.text for item in evidence), *drafts)]
     things = {word: share for word, share in support.items() if _is_thing(word, texts, language)}
     merged = _merged(things, language)
-    return _compounds(merged, texts) if language.partition("-")[0] == "en" else merged
+    return _compounds(merged, texts) if _is_english(language) else merged
 
 
 def describe_keyword(word: str, language: str = "en") -> str:
     """Return the text by which a keyword is compared with a picture."""
-    return f"a photo of a {word}" if language.partition("-")[0] == "en" else word
+    return f"a photo of a {word}" if _is_english(language) else word
+
+
+def _is_english(language: str) -> bool:
+    return language.partition("-")[0] == "en"
 
 
 def rank_keywords(support: Mapping[str, float], cosines: Sequence[float], min_score: float) -> tuple[Tag, ...]:
@@ -133,7 +137,7 @@ def _is_thing(word: str, texts: Sequence[tuple[str, ...]], language: str) -> boo
     """Tell whether a word stands mostly where a thing is named; in other languages only, whether it says anything."""
     if word in COMMON_WORDS or len(word) < 3 or word.isnumeric():
         return False
-    if language.partition("-")[0] != "en":
+    if not _is_english(language):
         return True
     if word in _NO_THING:
         return False

@@ -24,7 +24,7 @@ from recap.cli.options import (
 
 if TYPE_CHECKING:
     from recap.batch import Summary
-    from recap.batch.job import CaptionJob
+    from recap.batch.run import CaptionJob
 
 REQUIRED = (
     ("out", ("kind", "restart", "errors"), "--format, --restart and --errors go with --out"),
@@ -78,8 +78,8 @@ def caption(
             raise click.UsageError(message)
     if workers:
         os.environ["OMP_NUM_THREADS"] = str(workers)  # before the libraries that read it are loaded
-    from recap.batch.job import CaptionJob, video_captioners
     from recap.batch.parts import check_pack, choose_parts, split_inputs
+    from recap.batch.run import CaptionJob, video_captioners
     from recap.cli.terminal import Printer
     from recap.packs.folder import check_name
 

@@ -5,19 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 from rich.text import Text
 
+from recap.batch.formats import Record, Sink
 from recap.cli.options import print_json, printable, warn
 from recap.language.words import Attribution, attribute, same_word, surface_words
 from recap.selection import describe_choice
 from recap.types import Caption
-
-if TYPE_CHECKING:
-    from recap.batch import Record
 
 ROWS = 5
 """Number of candidates, and of evidence without a part in the caption, that are shown."""
@@ -28,7 +25,7 @@ COLOURS = ("cyan", "magenta", "yellow", "blue", "green")
 _BAR = 8
 
 
-class Printer:
+class Printer(Sink):
     """Prints captions as they come: a sink."""
 
     def __init__(self, *, as_json: bool, explain: bool, language: str = "en") -> None:
@@ -51,9 +48,6 @@ class Printer:
             click.echo(f"{printable(record.path)}\t{printable(record.text)}{flag}")
             if record.abstained:
                 warn(f"{record.path}: withheld, only {record.caption['confidence']:.0%} sure")
-
-    def close(self) -> None:
-        """Nothing is left to do."""
 
 
 def print_explanation(
@@ -86,7 +80,6 @@ def _number_evidence(attribution: Attribution) -> dict[int, int]:
 
 
 def _caption(caption: Caption, attribution: Attribution, numbers: dict[int, int]) -> Text:
-
     line, done = Text(), 0
     for word in attribution.words:
         line.append(printable(caption.text[done : word.start]))
@@ -111,7 +104,6 @@ def _flag(caption: Caption, withheld: bool) -> Text:
 
 
 def _facts(caption: Caption) -> str:
-
     sure = "" if caption.confidence is None else f"{caption.confidence:.0%} sure, "
     return f"{sure}aligned cosine {caption.score:.2f}, {describe_choice(caption.selection)}"
 
@@ -147,7 +139,6 @@ def _highlight(text: str, words: Sequence[str], style: str, language: str) -> Te
 
 
 def _candidates(caption: Caption) -> list[Text]:
-
     best = max((item.score for item in caption.candidates), default=1.0)
     lines = []
     for row, item in enumerate(caption.candidates[:ROWS]):
@@ -157,7 +148,6 @@ def _candidates(caption: Caption) -> list[Text]:
 
 
 def _start(title: str, value: float, best: float) -> Text:
-
     filled = round(_BAR * max(0.0, min(1.0, value / best))) if best > 0 else 0
     line = Text().append(f"  {title:<10} {value:5.2f} ", style="dim")
     return line.append("━" * filled, style="blue").append("╌" * (_BAR - filled), style="dim")
