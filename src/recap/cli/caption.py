@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -21,10 +21,6 @@ from recap.cli.options import (
     settings_options,
     warn,
 )
-
-if TYPE_CHECKING:
-    from recap.batch import Summary
-    from recap.batch.run import CaptionJob
 
 REQUIRED = (
     ("out", ("kind", "restart", "errors"), "--format, --restart and --errors go with --out"),
@@ -80,7 +76,7 @@ def caption(
         os.environ["OMP_NUM_THREADS"] = str(workers)  # before the libraries that read it are loaded
     from recap.batch.parts import check_pack, choose_parts, split_inputs
     from recap.batch.run import CaptionJob, video_captioners
-    from recap.cli.terminal import Printer
+    from recap.cli.terminal import Printer, print_summary
     from recap.packs.folder import check_name
 
     check_name(pack)
@@ -108,20 +104,6 @@ def caption(
         # a bar would tear the captions apart when both go to the same screen
         progress=None if job.out or not sys.stdout.isatty() else False,
     )
-    _report(job, summary, detailed=as_json or explain)
+    print_summary(job, summary, detailed=as_json or explain)
     if summary.failed:
         sys.exit(1)
-
-
-def _report(job: CaptionJob, summary: Summary, *, detailed: bool) -> None:
-    """Say in a line what was done, if it is not on the screen already, and how many failed."""
-    if job.out:
-        click.echo(f"{job.out}: {summary}", err=True)
-    elif summary.abstained:
-        warn(f"{summary.abstained} of {summary.files} captions were withheld as not sure enough")
-    if summary.unsure and not (job.out or detailed or sys.stdout.isatty()):
-        count = f"{summary.unsure} of {summary.files} captions"
-        warn(f"{count} are unsure, and probably wrong: --json and --explain say which")
-    if summary.failed:
-        where = f": see {job.errors_file}" if job.out else ""
-        warn(f"{summary.failed} of {summary.files} pictures could not be read{where}")

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from recap.cli.judging import encoder_options, exit_with_problems, load_judge, warnings_on_stderr
+from recap.cli.judging import encoder_options, exit_with_problems, load_judge, pictures_option, warnings_on_stderr
 from recap.cli.options import format_option
 
 
@@ -27,11 +27,7 @@ from recap.cli.options import format_option
     type=click.Path(exists=True, dir_okay=False),
     help="Captions that people wrote, as recap score reads them.",
 )
-@click.option(
-    "--images",
-    type=click.Path(exists=True, file_okay=False),
-    help="Folder of the pictures, for metrics that look at them.",
-)
+@pictures_option
 @click.option("--metrics", default="all", show_default=True, help="Names joined by commas, such as cider,aclip-s.")
 @encoder_options
 @click.option(
@@ -41,8 +37,7 @@ from recap.cli.options import format_option
     show_default=True,
     help="Number of bootstrap samples behind the intervals.",
 )
-@format_option()
-@click.option("--csv", "as_csv", is_flag=True, help="The same as --format csv.")
+@format_option(short=("json", "csv"))
 @click.option("--plot", type=click.Path(dir_okay=False), help="Draw the correlations into this file.")
 def correlate(
     judgements: str,
@@ -53,8 +48,6 @@ def correlate(
     metrics: str,
     replicates: int,
     kind: str,
-    as_json: bool,
-    as_csv: bool,
     plot: str | None,
     **which: Any,
 ) -> None:
@@ -64,10 +57,6 @@ def correlate(
     jsonl, objects with image, caption, ratings (a number or a list) and maybe references. Prints Kendall's tau-b
     and tau-c in percent with 95 % intervals from a bootstrap over images; for pascal-50s the accuracy on pairs.
     """
-    named = {*(["json"] if as_json else []), *(["csv"] if as_csv else []), *([kind] if kind != "table" else [])}
-    if len(named) > 1:
-        raise click.UsageError(f"choose one format: {', '.join(sorted(named))}")
-    kind = next(iter(named), "table")
     from recap.datasets.captions import read_references
     from recap.datasets.judgements import Preferences, read_judgements
     from recap.experiments.paper import ENCODER, paper_judgements

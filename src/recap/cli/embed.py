@@ -8,7 +8,7 @@ import time
 
 import click
 
-from recap.cli.options import device_option, images_option, json_option, ray_option, split_option, warn
+from recap.cli.options import device_option, encoder_option, images_option, json_option, ray_option, split_option, warn
 
 SHOWN = 10
 """Number of pictures without a vector that are named; the shards have all."""
@@ -19,12 +19,7 @@ SHOWN = 10
 @click.option("--out", required=True, help="The folder, or URL of a folder in a bucket, to write to; resumes.")
 @images_option
 @split_option
-@click.option(
-    "--encoder",
-    default="builtin",
-    show_default=True,
-    help="Name of the encoder, such as builtin or ViT-B/32; see recap info.",
-)
+@encoder_option
 @click.option("--restart", is_flag=True, help="Encode everything again, whatever is in --out.")
 @json_option("Print what was written as a json object.")
 @device_option("Where the encoder runs.")

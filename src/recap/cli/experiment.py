@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from recap.cli.options import FOLDER, NameChoice, format_option, lm_option, method_option
+from recap.cli.options import FOLDER, NameChoice, encoder_option, format_option, lm_option, method_option
 from recap.experiments.base import EXPERIMENTS, Setup
 
 ALL = "all"
@@ -24,12 +24,7 @@ def _epilog() -> str:
 @click.argument("name", type=NameChoice("recap.experiments.base:EXPERIMENTS", ALL))
 @click.option("--data", required=True, type=FOLDER, help="Folder that holds a folder for each data set.")
 @click.option("--on", help="Data set to use: a folder below --data (default: flickr8k; for all: whatever is there).")
-@click.option(
-    "--encoder",
-    default="builtin",
-    show_default=True,
-    help="Name of the encoder, such as builtin or ViT-B/32; see recap info.",
-)
+@encoder_option
 @lm_option("Language model that writes captions (default: see the experiment).")
 @click.option("--judge-encoder", help="Compares captions with pictures in aCLIP-S and its kin (default: --encoder).")
 @method_option("The map behind aCLIP-S and RefaCLIP-S.", "--judge-method", default="procrustes", show_default=True)
@@ -50,7 +45,6 @@ def experiment(
     limit: int | None,
     options: tuple[str, ...],
     kind: str,
-    as_json: bool,
     out: Path | None,
 ) -> None:
     """Repeat an experiment of the paper, and print its table with the paper's numbers beside it.
@@ -71,7 +65,7 @@ def experiment(
         return
     outcome = run_experiment(name, setup)
     for table in outcome.tables.values():
-        click.echo(table.render("json" if as_json else kind), nl=False)
+        click.echo(table.render(kind), nl=False)
     if outcome.times:
         click.echo(outcome.times.to_text(), err=True, nl=False)
     if out:

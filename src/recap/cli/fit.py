@@ -15,6 +15,7 @@ from recap.cli.options import (
     FOLDER,
     OUTPUT,
     device_option,
+    encoder_option,
     images_option,
     lm_option,
     method_option,
@@ -35,12 +36,7 @@ NEW_PACK = ("method", "k", "language", "validation", "tune", "keep_vectors")
 @click.option("--force", is_flag=True, help="Replace the pack that is in --out.")
 @images_option
 @split_option
-@click.option(
-    "--encoder",
-    default="builtin",
-    show_default=True,
-    help="Name of the encoder, such as builtin or ViT-B/32; see recap info.",
-)
+@encoder_option
 @lm_option("Language model of the pack.  [default: writer; none if not in English]")
 @method_option("The map: procrustes, ols, ridge, beta-procrustes, whitened or identity.")
 @click.option("-k", type=COUNT, help="How many retrieved captions the language model reads.")

@@ -20,10 +20,10 @@ DAMAGED = "damaged"
 @format_option("How it is printed; csv, markdown and latex have one table after the other.")
 @click.option("--verify", is_flag=True, help="Hash the assets on disk; exit code 1 if one is damaged.")
 @click.pass_context
-def info(context: click.Context, kind: str, as_json: bool, verify: bool) -> None:
+def info(context: click.Context, kind: str, verify: bool) -> None:
     """Show versions, encoders, language models, packs and assets on disk."""
     facts = _collect(verify)
-    if as_json or kind == "json":
+    if kind == "json":
         print_json(facts)
     elif kind != "table":
         for rows in facts.values():

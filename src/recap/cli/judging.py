@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from recap.encoders import Encoder
     from recap.metrics.report import Report
 
+pictures_option = click.option(
+    "--images",
+    type=click.Path(exists=True, file_okay=False),
+    help="Folder of the pictures, for metrics that look at them.",
+)
+
 encoder_options = combine(
     click.option("--pack", help="Encoder and map of this pack: builtin (default), a folder, or a name on the hub."),
     click.option(

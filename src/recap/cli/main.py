@@ -12,7 +12,6 @@ from recap import __version__
 from recap.cli.alt import alt
 from recap.cli.augment import augment
 from recap.cli.caption import caption
-from recap.cli.convert import convert
 from recap.cli.correlate import correlate
 from recap.cli.datastore import datastore
 from recap.cli.embed import embed
@@ -20,11 +19,10 @@ from recap.cli.experiment import experiment
 from recap.cli.fit import fit
 from recap.cli.info import info
 from recap.cli.pack import pack
-from recap.cli.retrieve import retrieve
+from recap.cli.retrieve import retrieve, search
 from recap.cli.score import score
-from recap.cli.search import search
 from recap.cli.serve import serve
-from recap.cli.setup import setup
+from recap.cli.setup import convert, setup
 from recap.cli.tags import tags
 from recap.errors import RecapError
 
@@ -39,25 +37,10 @@ def cli() -> None:
     """
 
 
-for command in (
-    caption,
-    alt,
-    retrieve,
-    search,
-    tags,
-    embed,
-    fit,
-    augment,
-    pack,
-    datastore,
-    score,
-    correlate,
-    experiment,
-    serve,
-    setup,
-    info,
-    convert,
-):
+CAPTIONS = (alt, caption, retrieve, search, serve, tags)
+PACKS = (augment, convert, datastore, embed, fit, info, pack, setup)
+MEASURES = (correlate, experiment, score)
+for command in (*CAPTIONS, *PACKS, *MEASURES):
     cli.add_command(command)
 
 

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -174,13 +175,28 @@ def device_option(help: str) -> Decorator:
     )
 
 
-def format_option(help: str = "How it is printed.", *others: str) -> Decorator:
-    """Return ``--format`` for commands that print a table, and ``--json`` for short; ``others`` are more formats."""
+def format_option(help: str = "How it is printed.", *others: str, short: tuple[str, ...] = ("json",)) -> Decorator:
+    """Return ``--format`` for commands that print a table, and flags such as ``--json`` for short.
+
+    The command gets one ``kind``. ``others`` are more formats than the usual ones, ``short`` are those with a flag.
+    """
     choice = click.Choice(["table", "json", "csv", "markdown", "latex", *others])
-    return combine(
-        click.option("--format", "kind", type=choice, default="table", show_default=True, help=help),
-        json_option("The same as --format json."),
+    flags = [click.option(f"--{n}", f"as_{n}", is_flag=True, help=f"The same as --format {n}.") for n in short]
+    options = combine(
+        click.option("--format", "kind", type=choice, default="table", show_default=True, help=help), *flags
     )
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(command)
+        def run(*arguments: Any, kind: str, **given: Any) -> Any:
+            named = {name for name in short if given.pop(f"as_{name}")} | {kind} - {"table"}
+            if len(named) > 1:
+                raise click.UsageError(f"choose one format: {', '.join(sorted(named))}")
+            return command(*arguments, kind=next(iter(named), "table"), **given)
+
+        return options(run)
+
+    return decorate
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], kind: str) -> None:
@@ -199,6 +215,13 @@ def json_option(help: str = "Print one json object.") -> Decorator:
     """Return ``--json``."""
     return click.option("--json", "as_json", is_flag=True, help=help)
 
+
+encoder_option = click.option(
+    "--encoder",
+    default="builtin",
+    show_default=True,
+    help="Name of the encoder, such as builtin or ViT-B/32; see recap info.",
+)
 
 images_option = click.option(
     "--images",

@@ -1,8 +1,10 @@
-"""``recap retrieve``: the captions nearest to a picture."""
+"""``recap retrieve`` and ``recap search``: the captions nearest to a picture, the pictures that a text describes."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
+from pathlib import Path
 
 import click
 
@@ -15,6 +17,7 @@ from recap.cli.options import (
     print_json,
     print_rows,
     printable,
+    warn,
 )
 
 
@@ -23,7 +26,7 @@ from recap.cli.options import (
 @pack_options
 @click.option("-k", type=COUNT, default=5, show_default=True, help="How many captions to show.")
 @format_option()
-def retrieve(picture: str, pack: str, device: str, k: int, kind: str, as_json: bool) -> None:
+def retrieve(picture: str, pack: str, device: str, k: int, kind: str) -> None:
     """Show the captions nearest to PICTURE, a file or an address (https://...).
 
     Where image and text encoder share a space (CLIP), the captions found without alignment are shown as well.
@@ -33,7 +36,7 @@ def retrieve(picture: str, pack: str, device: str, k: int, kind: str, as_json: b
     nearest = {"aligned": captioner.retrieve(picture, k)}
     if captioner.encoder.shares_space:
         nearest["unaligned"] = captioner.retrieve(picture, k, aligned=False)
-    if as_json or kind == "json":
+    if kind == "json":
         plain = {name: [asdict(item) for item in items] for name, items in nearest.items()}
         print_json({"path": picture, **plain})
         return
@@ -48,3 +51,42 @@ def retrieve(picture: str, pack: str, device: str, k: int, kind: str, as_json: b
             click.echo(f"# {name}")
         for item in items:
             click.echo(f"{item.similarity:.3f}\t{printable(item.text)}\t{printable(item.source)}")
+
+
+@click.command()
+@click.argument("text")
+@click.argument("pictures", nargs=-1, required=True, metavar="PICTURE...")
+@pack_options
+@click.option("-k", type=COUNT, default=20, show_default=True, help="How many pictures.")
+@format_option("What is printed: json has one object a line, html is a page of thumbnails.", "html")
+def search(text: str, pictures: tuple[str, ...], pack: str, device: str, k: int, kind: str) -> None:
+    """Find the pictures that TEXT describes, best first.
+
+    PICTURE is a picture, a folder (searched through) or a glob pattern. Prints SIMILARITY<tab>PATH. The first search
+    looks at every picture; what it saw is kept in the cache folder, and searching again reads only what has changed. A
+    picture that cannot be read is named on standard error, and the exit code is 1.
+    """
+    from recap.packs.search import PictureSearch, default_cache
+
+    loaded = PictureSearch.load(pack, device=device, progress=True)
+    index = loaded.index(pictures, cache=default_cache(), progress=True)
+    if not index.paths and not index.problems:
+        raise click.UsageError("there is no picture to search in " + ", ".join(pictures))
+    found = loaded.search(text, index, k)
+    if kind == "html":
+        from recap.batch.report import write_thumbnails
+
+        write_thumbnails(sys.stdout.buffer, text, found, lambda path: Path(path).absolute().as_uri())
+    elif kind == "json":
+        for item in found:
+            print_json(asdict(item))
+    elif kind == "table":
+        for item in found:
+            click.echo(f"{item.similarity:.3f}\t{printable(item.path)}")
+    else:
+        print_rows([asdict(item) for item in found], kind)
+    for problem in index.problems:
+        warn(problem)
+    if index.problems:
+        warn(f"{len(index.problems)} of {len(index.problems) + len(index.paths)} pictures could not be read")
+        sys.exit(1)

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from recap.cli.judging import encoder_options, exit_with_problems, load_judge, warnings_on_stderr
+from recap.cli.judging import encoder_options, exit_with_problems, load_judge, pictures_option, warnings_on_stderr
 from recap.cli.options import format_option, ray_option
 from recap.errors import InputError
 
@@ -19,11 +19,7 @@ from recap.errors import InputError
     help="Captions that people wrote, in the formats of CANDIDATES.",
 )
 @click.option("--split", help="Take this split of a Karpathy file of references, such as test.")
-@click.option(
-    "--images",
-    type=click.Path(exists=True, file_okay=False),
-    help="Folder of the pictures, for metrics that look at them.",
-)
+@pictures_option
 @click.option(
     "--metrics",
     default="all",
@@ -43,9 +39,10 @@ from recap.errors import InputError
     type=click.Path(exists=True, dir_okay=False),
     help="Other candidates to compare with, by a paired bootstrap.",
 )
-@format_option("How scores are printed; csv has a line a metric, with --per-image a line an image.")
-@click.option("--csv", "as_csv", is_flag=True, help="The same as --format csv.")
-@click.option("--markdown", is_flag=True, help="The same as --format markdown.")
+@format_option(
+    "How scores are printed; csv has a line a metric, with --per-image a line an image.",
+    short=("json", "csv", "markdown"),
+)
 @click.option("--per-image", is_flag=True, help="Also the score of every image, in json or csv.")
 @click.option("--heatmap", type=click.Path(dir_okay=False), help="Draw the correlation between metrics into this file.")
 def score(
@@ -57,9 +54,6 @@ def score(
     spice: str,
     against: str | None,
     kind: str,
-    as_json: bool,
-    as_csv: bool,
-    markdown: bool,
     per_image: bool,
     heatmap: str | None,
     ray: str | None,
@@ -71,11 +65,6 @@ def score(
     Metrics that look at the picture need --images. What cannot be computed is listed with the reason; when it was
     asked for by name, or a picture could not be read, the exit code is 1.
     """
-    flags = {"json": as_json, "csv": as_csv, "markdown": markdown}
-    named = {name for name, given in flags.items() if given} | ({kind} - {"table"})
-    if len(named) > 1:
-        raise click.UsageError(f"choose one format: {', '.join(sorted(named))}")
-    kind = next(iter(named), "table")
     if per_image and kind not in ("json", "csv"):
         raise click.UsageError("--per-image goes with --format json or csv")
     from recap.datasets.captions import read_candidates, read_references

@@ -1,4 +1,4 @@
-"""``recap setup``: everything the built-in pack needs, ahead of time."""
+"""``recap setup`` and ``recap convert``: models made ready ahead of time."""
 
 from __future__ import annotations
 
@@ -23,3 +23,15 @@ def setup(large: bool, language_model: bool, captions: int | None) -> None:
         click.echo(f"{asset}: {fetch(asset)}", err=True)
     click.echo("builtin: embedding captions, a few minutes the first time", err=True)
     click.echo(f"builtin: {builtin_pack(captions=captions, progress=True)}", err=True)
+
+
+@click.command()
+@click.argument("model")
+@click.option("--out", required=True, type=click.Path(), help="The folder to write; use it as --lm ct2:FOLDER.")
+@click.option("--quantization", default="int8", show_default=True, help="int8, int8_float32, float16 or float32.")
+def convert(model: str, out: str, quantization: str) -> None:
+    """Convert MODEL, a local FLAN-T5 folder, to CTranslate2, which runs it several times faster on a CPU."""
+    from recap.language.ct2 import convert_to_ct2
+
+    convert_to_ct2(model, out, quantization=quantization)
+    click.echo(f"ct2:{out}")

@@ -46,7 +46,6 @@ def tags(
     language_model: str | None,
     min_score: float,
     kind: str,
-    as_json: bool,
     sidecars: bool,
     metadata: bool,
     keep_originals: bool,
@@ -77,10 +76,10 @@ def tags(
             failed += 1
             continue
         sink.add(path, [tag.text for tag in found])
-        if not as_json and kind not in ("table", "json"):
+        if kind not in ("table", "json"):
             rows += [{"path": path, "keyword": tag.text, "score": tag.score} for tag in found]
         else:
-            _print(path, found, as_json=as_json or kind == "json")
+            _print(path, found, as_json=kind == "json")
     if rows:
         print_rows(rows, kind)
     for reason in sink.refused:

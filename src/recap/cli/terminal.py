@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -15,6 +16,9 @@ from recap.cli.options import print_json, printable, warn
 from recap.language.words import Attribution, attribute, same_word, surface_words
 from recap.selection import describe_choice
 from recap.types import Caption
+
+if TYPE_CHECKING:
+    from recap.batch.run import CaptionJob, Summary
 
 ROWS = 5
 """Number of candidates, and of evidence without a part in the caption, that are shown."""
@@ -48,6 +52,20 @@ class Printer(Sink):
             click.echo(f"{printable(record.path)}\t{printable(record.text)}{flag}")
             if record.abstained:
                 warn(f"{record.path}: withheld, only {record.caption['confidence']:.0%} sure")
+
+
+def print_summary(job: CaptionJob, summary: Summary, *, detailed: bool) -> None:
+    """Say in a line what was done, if it is not on the screen already, and how many failed."""
+    if job.out:
+        click.echo(f"{job.out}: {summary}", err=True)
+    elif summary.abstained:
+        warn(f"{summary.abstained} of {summary.files} captions were withheld as not sure enough")
+    if summary.unsure and not (job.out or detailed or sys.stdout.isatty()):
+        count = f"{summary.unsure} of {summary.files} captions"
+        warn(f"{count} are unsure, and probably wrong: --json and --explain say which")
+    if summary.failed:
+        where = f": see {job.errors_file}" if job.out else ""
+        warn(f"{summary.failed} of {summary.files} pictures could not be read{where}")
 
 
 def print_explanation(
