@@ -21,7 +21,7 @@ import pytest
 from recap import ReCap
 from recap.confidence import FEATURES, Calibration
 from recap.errors import EncoderMismatchError, InputError, RecapWarning
-from recap.packs.card import About
+from recap.packs.config import About
 from recap.packs.sharing import merge
 from recap.packs.verify import verify
 from recap.types import Pair

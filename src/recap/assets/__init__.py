@@ -11,8 +11,7 @@ or with ``recap info --verify``.
 from __future__ import annotations
 
 from recap.assets.fetching import cache_dir, fetch, is_cached, verify
-from recap.assets.hub import hub_file, hub_folder
-from recap.assets.registry import ASSETS, Asset, HubFile, JoinedFile, LocalFile, PackageFile
+from recap.assets.registry import ASSETS, Asset, HubFile, JoinedFile, LocalFile, PackageFile, hub_file, hub_folder
 
 __all__ = [
     "ASSETS",

@@ -21,8 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from recap.assets.hub import hub_cached, hub_file
-from recap.assets.registry import ASSETS, Asset, HubFile, JoinedFile, LocalFile, PackageFile
+from recap.assets.registry import ASSETS, Asset, HubFile, JoinedFile, LocalFile, PackageFile, hub_cached, hub_file
 from recap.errors import (
     AssetError,
     BrokenDownloadError,

@@ -15,7 +15,7 @@ from recap.fitting.fit import EncodedPairs, encode_pairs, finish_fit, suited_to,
 from recap.fitting.pairs import FitReport, Pairs
 from recap.language import LanguageModel
 from recap.packs.base import Pack, resolve_language_model
-from recap.packs.card import About
+from recap.packs.config import About
 from recap.packs.settings import SettingChanges, Settings
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from recap.fitting.tuning import Trial
 from recap.fitting.vectors import VectorFolder, is_vectors
 from recap.language import load_language_model
 from recap.packs.captions import check_place, move, staging
-from recap.packs.card import About
+from recap.packs.config import About
 from recap.packs.folder import changing, check_target
 from recap.packs.settings import Settings
 from recap.parallel import storage

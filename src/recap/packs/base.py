@@ -15,7 +15,7 @@ from recap.encoders import Encoder
 from recap.errors import EncoderMismatchError, InputError
 from recap.language import LanguageModel, load_language_model
 from recap.packs import folder as pack
-from recap.packs.card import About
+from recap.packs.config import About
 from recap.packs.register import Pictures
 from recap.packs.search import PictureIndex, PictureSearch
 from recap.packs.settings import SettingChanges, Settings

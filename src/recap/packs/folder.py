@@ -32,10 +32,9 @@ from recap.datastore import CaptionStore, DatastoreView, MutableStore
 from recap.encoders import Encoder
 from recap.errors import PackError, RecapError, damaged
 from recap.files import atomic_folder, atomic_write, exclusive, file_sha256, leftovers
-from recap.packs.card import Facts, new_card, refreshed
 from recap.packs.config import CONFIG as CONFIG
 from recap.packs.config import DATASTORE as DATASTORE
-from recap.packs.config import PackConfig
+from recap.packs.config import Facts, PackConfig, new_card, refreshed
 from recap.packs.register import TABLE, VECTORS, Pictures
 from recap.types import check_kinds
 

@@ -19,8 +19,7 @@ from recap.errors import InputError, PackError, RecapWarning
 from recap.files import atomic_folder
 from recap.packs import folder as pack
 from recap.packs.base import Pack
-from recap.packs.card import About
-from recap.packs.config import PackConfig
+from recap.packs.config import About, PackConfig
 from recap.packs.register import Pictures
 from recap.packs.verify import verify
 
@@ -136,7 +135,7 @@ def push(
     """Upload the pack in a folder as a repository of the hub, made first if it is not there; return its address."""
     from huggingface_hub import HfApi
 
-    from recap.assets.hub import translate_errors
+    from recap.assets.registry import translate_errors
 
     elsewhere = PackConfig.read(folder).datastore
     if elsewhere:

@@ -17,8 +17,7 @@ from recap.datastore.manifest import MANIFEST
 from recap.errors import PackError
 from recap.files import check_seal, file_sha256
 from recap.packs import folder as pack
-from recap.packs.card import refreshed
-from recap.packs.config import FORMAT, PackConfig
+from recap.packs.config import FORMAT, PackConfig, refreshed
 from recap.packs.register import Pictures
 
 TOLERANCE = 1e-4
