@@ -21,8 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import ThreadpoolController
 
-from recap.language.things import Kinds, named, shown
-from recap.language.words import vote_weights, words
+from recap.language.words import Kinds, named, shown, vote_weights, words
 from recap.registry import Entry, Registry
 from recap.types import Candidate, Draft, Evidence, Vectors, unit_rows
 

@@ -10,8 +10,7 @@ import pytest
 
 from recap.errors import AssetError, InputError
 from recap.language import load_language_model
-from recap.language.base import Decoding, LanguageModel, PromptTooLongError
-from recap.language.sampling import uniforms
+from recap.language.base import Decoding, LanguageModel, PromptTooLongError, uniforms
 from recap.types import Draft, Prompt
 
 KINDS = ["t5", "gpt2", "gptj", "llama"]

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recap.errors import AssetError, InputError, MissingExtraError
-from recap.language.base import Decoding, PromptTooLongError, files_fingerprint
-from recap.language.sampling import choose, uniforms
+from recap.language.base import Decoding, PromptTooLongError, draw_tokens, files_fingerprint, uniforms
 from recap.types import Draft, Prompt
 
 if TYPE_CHECKING:
@@ -108,7 +107,7 @@ class HuggingFaceModel:
             logits = reading.repeat(samples)
             for step in range(decoding.max_tokens):
                 probabilities = logits.float().softmax(-1)
-                tokens = choose(probabilities, uniform[step], decoding)
+                tokens = draw_tokens(probabilities, uniform[step], decoding)
                 logprobs = probabilities.gather(1, tokens[:, None])[:, 0].log()
                 for sentence, token, logprob in zip(sentences, tokens.tolist(), logprobs.tolist(), strict=True):
                     self._extend(sentence, token, logprob)

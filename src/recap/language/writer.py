@@ -28,8 +28,7 @@ import numpy.typing as npt
 from recap.encoders.network import cores
 from recap.encoders.onnx import open_session
 from recap.errors import AssetError, InputError
-from recap.language import sampling
-from recap.language.base import Decoding, files_fingerprint
+from recap.language.base import Decoding, draw_tokens, files_fingerprint, uniforms
 from recap.language.phrases import Phrases, triples_of
 from recap.language.words import join_words, surface_words, words
 from recap.types import Draft, Prompt
@@ -199,7 +198,7 @@ class WriterModel:
         captions = list(prompt.pool or prompt.captions)[:VOTERS]
         numbered, names = self._numbers(captions)
         reading = read(numbered, len(self._vocabulary))
-        grown = self._grow(reading, self._picture(prompt), sampling.uniforms(decoding, prompt.text), decoding)
+        grown = self._grow(reading, self._picture(prompt), uniforms(decoding, prompt.text), decoding)
         style = Style(captions)
         slots = {len(self._vocabulary) + place: names[word] for place, word in enumerate(reading.outside)}
         written = {triple for caption in numbered for triple in triples_of(caption, BEGIN, END)}
@@ -339,7 +338,7 @@ def choose(
     allowed[:, [PAD, BEGIN, UNKNOWN]] = 0
     for row, out in zip(allowed, banned, strict=False):
         row[out] = 0
-    chosen: Ints = sampling.choose(allowed, uniform, decoding)
+    chosen: Ints = draw_tokens(allowed, uniform, decoding)
     taken = np.take_along_axis(probabilities, chosen[:, None], 1)[:, 0]
     return chosen, np.log(np.maximum(taken, 1e-30))
 

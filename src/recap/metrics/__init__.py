@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from recap.metrics.bleu import bleu, score_bleu
 from recap.metrics.cider import Cider, CiderD, DocumentFrequencies, cider, cider_d
 from recap.metrics.clip import aclip_s, clip_dn, clip_dn_ref, clip_s, mid, refaclip_s, refclip_s
 from recap.metrics.corpus import Corpus, MetricResult, MetricWarning, References
 from recap.metrics.correlation import correlate, kendall_tau
 from recap.metrics.evaluate import evaluate
+from recap.metrics.overlap import bleu, rouge_l, score_bleu, score_rouge_l
 from recap.metrics.report import Report
-from recap.metrics.rouge import rouge_l, score_rouge_l
 from recap.metrics.significance import compare
 from recap.metrics.spice import chair, soft_spice
 from recap.metrics.tokenizer import tokenize

@@ -18,9 +18,9 @@ from recap.datasets.captions import Given, find_pictures
 from recap.datasets.judgements import Judgements, Preferences
 from recap.encoders.base import Encoder
 from recap.errors import RecapError
-from recap.metrics.bleu import bleu_counts
 from recap.metrics.corpus import MetricResult
 from recap.metrics.judge import Judge, NotAvailableError
+from recap.metrics.overlap import bleu_counts
 from recap.metrics.registry import BLEU, Metric, OwnMetric, choose_metrics
 from recap.metrics.report import Report, Unavailable
 from recap.types import ImageLike

@@ -13,9 +13,9 @@ from recap.datasets.captions import Given
 from recap.encoders.base import Encoder
 from recap.errors import EncoderMismatchError, InputError
 from recap.metrics import clip
-from recap.metrics.bleu import score_bleu
 from recap.metrics.clip import PREFIX, Judged, mid
 from recap.metrics.corpus import Corpus, MetricResult, References, known_mean, mean_result
+from recap.metrics.overlap import score_bleu
 from recap.metrics.scenegraph import phrases
 from recap.metrics.spice import soft_spice
 from recap.types import Vectors

@@ -17,7 +17,7 @@ from recap.metrics.clip import PREFIX
 from recap.metrics.corpus import MetricResult
 from recap.metrics.java import java_spice, meteor
 from recap.metrics.judge import Judge
-from recap.metrics.rouge import score_rouge_l
+from recap.metrics.overlap import score_rouge_l
 from recap.metrics.spice import chair, spice
 from recap.registry import Entry, Registry
 

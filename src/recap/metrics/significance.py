@@ -16,9 +16,9 @@ from rich.table import Table
 
 from recap.errors import InputError, MissingExtraError
 from recap.files import atomic_write, csv_text
-from recap.metrics.bleu import bleu_of_counts
 from recap.metrics.corpus import MetricResult, bootstrap_sums, in_points
 from recap.metrics.ngrams import Floats
+from recap.metrics.overlap import bleu_of_counts
 from recap.metrics.report import Report, number, shown
 
 if TYPE_CHECKING:

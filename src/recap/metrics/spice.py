@@ -24,7 +24,7 @@ import numpy as np
 
 from recap.encoders.base import TextEncoder
 from recap.errors import InputError
-from recap.language.things import named, shown
+from recap.language.words import named, shown
 from recap.metrics.corpus import MetricResult, MetricWarning, check_references, image_numbers, known_mean, mean_result
 from recap.metrics.ngrams import Floats
 from recap.metrics.scenegraph import (
