@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from servers import QUICK, MilvusServer
 
 from recap.datastore import (
     ApproximateArguments,
@@ -40,8 +42,8 @@ ON_DISK: dict[str, dict[str, Any]] = {
     "disk, all lists": {"dtype": "float32", "index": ALL_LISTS},
     "disk, float16": {"index": ALL_LISTS},
 }
-MILVUS = "milvus lite"
-BACKENDS = [*EXACT, *ON_DISK, MILVUS]
+MILVUS, SERVER = "milvus lite", "milvus server"
+BACKENDS = [*EXACT, *ON_DISK, MILVUS, SERVER]
 """Every way to keep captions. Another one is one more name here and one more case in ``new_store``."""
 
 NewStore = Callable[..., MutableStore]
@@ -74,11 +76,43 @@ def new_milvus(milvus_file: Path) -> NewStore:
     return make
 
 
+@pytest.fixture(scope="session")
+def milvus_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MilvusServer]:
+    """A server of Milvus, started once."""
+    pytest.importorskip("pymilvus", reason="a datastore in Milvus needs the extra milvus")
+    folder = tmp_path_factory.mktemp("milvus-server")
+    try:
+        server = MilvusServer(folder, QUICK)
+        server.start()
+    except (OSError, RuntimeError) as error:
+        pytest.skip(str(error))
+    yield server
+    server.kill()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def new_on_server(milvus_server: MilvusServer) -> Iterator[NewStore]:
+    """Makes empty collections on a server, which are exact and go after the test."""
+    from recap.datastore.milvus import MilvusStore
+
+    made: list[MilvusStore] = []
+
+    def make(dimension: int, **options: Any) -> MutableStore:
+        url = milvus_server.address(f"test{next(numbers)}", "FLAT")
+        made.append(MilvusStore.create(url, dimension, **options))
+        return made[-1]
+
+    yield make
+    for store in made:
+        store._collection.call("drop_collection")
+
+
 @pytest.fixture(params=BACKENDS)
 def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> NewStore:
     """Makes empty stores of one backend: ``new_store(dimension, encoder=, fingerprint=, center=)``."""
-    if request.param == MILVUS:
-        make: NewStore = request.getfixturevalue("new_milvus")
+    if request.param in (MILVUS, SERVER):
+        make: NewStore = request.getfixturevalue("new_milvus" if request.param == MILVUS else "new_on_server")
         return make
 
     def make_store(dimension: int, **options: Any) -> MutableStore:

@@ -3,15 +3,18 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from servers import START_SECONDS
 
-from recap.datastore import DatastoreView, milvus, open_store
+from recap.datastore import DatastoreView, collection, open_store
 from recap.datastore.base import Filters, centred
+from recap.datastore.collection import Address, milvus_condition
 from recap.datastore.milvus import MilvusStore, check_free
 from recap.datastore.ranking import uncentred
-from recap.datastore.view import Address, milvus_condition
 from recap.errors import InputError, MissingExtraError, PackError
 
 
@@ -62,7 +65,7 @@ def test_without_the_extra_it_is_named(monkeypatch):
     def missing(name):
         raise ImportError(name)
 
-    monkeypatch.setattr(milvus, "import_module", missing)
+    monkeypatch.setattr(collection, "import_module", missing)
     with pytest.raises(MissingExtraError, match=r"pip install .*\[milvus\]"):
         MilvusStore("milvus:./captions.db")
 
@@ -151,6 +154,45 @@ def test_several_collections_by_one_address(new_milvus, unit):
     for refused in (MilvusStore, check_free, lambda url: MilvusStore.create(url, 16)):
         with pytest.raises(InputError, match="as a view"):
             refused(both)
+
+
+def test_a_server_killed_in_the_middle_of_an_insert_is_waited_for(milvus_server, new_on_server, unit, monkeypatch):
+    monkeypatch.setattr(collection, "PATIENCE", START_SECONDS)
+    store, size, batches = new_on_server(64), 4000, 12
+    done = []
+
+    def fill() -> None:
+        for number in range(batches):
+            texts = [f"{number}/{i}" for i in range(size)]
+            done.append(store.add(texts, unit(size, 64, seed=number), source=f"source {number}"))
+
+    with ThreadPoolExecutor(1) as pool:
+        filled = pool.submit(fill)
+        while len(done) < 3 and not filled.done():
+            time.sleep(0.01)
+        milvus_server.kill()
+        milvus_server.start()
+        filled.result()
+    # every caption once, under an id of its own, for this handle and for one that knows nothing of it
+    for one in (store, MilvusStore(store.url)):
+        assert one.next_id == len(one) == size * batches
+        np.testing.assert_array_equal(one.ids, np.concatenate(done))
+        assert one.sources() == {f"source {number}": size for number in range(batches)}
+        last = done[-1][-1:]
+        assert one.rows(last)[0].text == f"{batches - 1}/{size - 1}"
+        assert one.search(one.vectors(last), 1).ids.item() == last
+
+
+def test_what_was_announced_and_forgotten_is_counted_again(new_milvus, unit):
+    store = new_milvus(16)
+    store.add(["a", "b"], unit(2), source="x")
+    before = store._collection.properties()
+    store.add(["c", "d"], unit(2, seed=1), source="y")
+    # a server that is killed may lose what was last set, but not the captions
+    store._collection.set_properties(next_id=before["next_id"], sources=before["sources"])
+    again = MilvusStore(store.url)
+    assert list(again.add(["e"], unit(1, seed=2))) == [4]
+    assert again.sources() == {"": 1, "x": 2, "y": 2}
 
 
 def test_a_graph_may_be_asked_for(milvus_file, unit):

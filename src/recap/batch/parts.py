@@ -15,7 +15,8 @@ from PIL import Image
 from recap.batch.journal import Journal
 from recap.batch.pipeline import CaptionFile, Item, Pipeline
 from recap.datasets.pairs import TAR_SUFFIXES
-from recap.datastore.view import MILVUS, Address
+from recap.datastore.collection import Address
+from recap.datastore.view import MILVUS
 from recap.encoders.fetching import is_web_address
 from recap.errors import ImageError, InputError
 from recap.packs.config import CONFIG, PackConfig

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import re
 import secrets
-from collections.abc import Sequence
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,142 +24,19 @@ from recap.datastore.base import (
     centred,
     is_same_center,
 )
-from recap.datastore.ranking import dot_error, rank, uncentred
+from recap.datastore.collection import LONGEST, MOST, Address, Collection, milvus_condition, require_pymilvus
+from recap.datastore.ranking import uncentred
 from recap.datastore.store import DiskStore
-from recap.datastore.view import MILVUS_INDEXES, Address, DatastoreView, milvus_condition
-from recap.errors import InputError, MissingExtraError, PackError
+from recap.datastore.view import DatastoreView
+from recap.errors import InputError, PackError
 from recap.types import Vectors
-
-TOKEN = "RECAP_MILVUS_TOKEN"
-"""The environment variable with the token, or user:password, of a server that asks for one."""
 
 FORMAT = "1"
 FIELDS = ("text", "source", "synthetic", "image_id")
-MOST = 16_384
-"""The most rows that Milvus returns at once."""
-GET = 1024
-"""Captions that are fetched by id at a time."""
 ASK = 64
 """Queries that are asked at a time: what they find comes with its vectors."""
-LONGEST = 65_535
-"""Bytes of the longest text that fits."""
 MESSAGE_BYTES = 8 << 20
 """About how much is inserted in one message; servers take up to 64 MB."""
-
-LITE_OPTIONS = {"grpc.keepalive_time_ms": 600_000, "grpc.keepalive_permit_without_calls": False}
-"""For the server of a file: it takes the client's usual signs of life for an attack, and hangs up."""
-
-
-class _Collection:
-    """The calls that a store makes to one collection: an id, a unit vector, and what is known about each caption."""
-
-    def __init__(self, address: Address, *, new: bool = False) -> None:
-        """Connect; ``new`` makes the file of Milvus Lite if there is none."""
-        pymilvus = _require_pymilvus()
-        if address.embedded and new:
-            Path(address.server).parent.mkdir(parents=True, exist_ok=True)
-        elif address.embedded and not Path(address.server).exists():
-            raise PackError(f"{address.url}: there is no such file")
-        self.address = address
-        self._error = pymilvus.MilvusException
-        try:
-            options = {"grpc_options": LITE_OPTIONS} if address.embedded else {}
-            self.client = pymilvus.MilvusClient(address.server, token=os.environ.get(TOKEN, ""), **options)
-        except (pymilvus.MilvusException, ModuleNotFoundError) as error:
-            if address.embedded and find_spec("milvus_lite") is None:
-                raise MissingExtraError("a datastore in a file of Milvus Lite", "milvus") from error
-            why = "; one process at a time can open it: is it open in another?" if address.embedded else ""
-            raise PackError(f"{address.server}: cannot be opened: {error}{why}") from error
-
-    def call(self, method: str, **arguments: Any) -> Any:
-        try:
-            return getattr(self.client, method)(collection_name=self.address.collections[0], **arguments)
-        except self._error as error:
-            raise PackError(f"{self.address.url}: {method} failed: {error}") from error
-
-    def create(self, dimension: int, properties: dict[str, str]) -> None:
-        kinds, index = _require_pymilvus().DataType, properties["index"]
-        schema = self.client.create_schema(auto_id=False, enable_dynamic_field=False)
-        schema.add_field("id", kinds.INT64, is_primary=True)
-        schema.add_field("vector", kinds.FLOAT_VECTOR, dim=dimension)
-        for name in ("text", "source", "image_id"):
-            schema.add_field(name, kinds.VARCHAR, max_length=LONGEST)
-        schema.add_field("synthetic", kinds.BOOL)
-        indexes = self.client.prepare_index_params()
-        indexes.add_index("vector", index_type=index, metric_type="IP", params=MILVUS_INDEXES[index][0])
-        known = {f"recap.{name}": value for name, value in properties.items()}
-        self.call("create_collection", schema=schema, properties=known, consistency_level="Strong")
-        # there is nothing to wait for: the collection is empty
-        self.call("create_index", index_params=indexes, sync=False)
-
-    def properties(self) -> dict[str, str]:
-        known = dict(self.call("describe_collection").get("properties") or {})
-        return {name.removeprefix("recap."): str(known[name]) for name in known if name.startswith("recap.")}
-
-    def set_properties(self, **values: str) -> None:
-        self.call("alter_collection_properties", properties={f"recap.{name}": text for name, text in values.items()})
-
-    def require_free(self) -> None:
-        """Raise ``InputError`` unless a new collection may have this name."""
-        if self.call("has_collection") and not self.properties().get("unfinished"):
-            raise InputError(f"{self.address.url}: there is such a collection already; name another one")
-
-    def count(self, condition: str = "") -> int:
-        return int(self.call("query", filter=condition, output_fields=["count(*)"])[0]["count(*)"])
-
-    def get(self, ids: npt.ArrayLike, fields: Sequence[str], step: int = GET) -> list[dict[str, Any]]:
-        """Return fields of captions by id; an id that is not there raises ``InputError``."""
-        found: dict[int, dict[str, Any]] = {}
-        wanted = np.asarray(ids, dtype=np.int64).tolist()
-        unique = sorted(set(wanted))
-        for start in range(0, len(unique), step):
-            rows = self.call("query", filter=f"id in {unique[start : start + step]}", output_fields=["id", *fields])
-            found |= {int(row["id"]): row for row in rows}
-        for id in unique:
-            if id not in found:
-                raise InputError(f"no caption has the id {id}")
-        return [found[id] for id in wanted]
-
-    def search(
-        self, queries: Vectors, k: int, index: str, condition: str | None, exclude: Excluded | None
-    ) -> tuple[Ids, Vectors]:
-        """Return ids and similarities of the ``k`` nearest that pass ``condition`` (None: nothing does).
-
-        Milvus proposes them; they are scored again and put in order here.
-        """
-        seen: dict[int, dict[str, Any]] = {}
-        shape = (-1, queries.shape[1])
-
-        def propose(asked: Vectors, count: int) -> tuple[Ids, Vectors]:
-            params = MILVUS_INDEXES[index][1]
-            params = {**params, "ef": max(params["ef"], 2 * count)} if "ef" in params else params
-            found = self.call(
-                "search",
-                data=list(asked),
-                anns_field="vector",
-                limit=count,
-                filter=condition,
-                search_params={"metric_type": "IP", "params": params},
-                output_fields=["vector", "image_id"],
-            )
-            ids = np.full((len(asked), count), -1, dtype=np.int64)
-            similarities = np.full((len(asked), count), -np.inf, dtype=np.float32)
-            for row, hits in enumerate(found):
-                seen.update((int(hit["id"]), hit["entity"]) for hit in hits)
-                ids[row, : len(hits)] = [int(hit["id"]) for hit in hits]
-                similarities[row, : len(hits)] = [hit["distance"] for hit in hits]
-            return ids, similarities
-
-        return rank(
-            propose,
-            queries,
-            k,
-            error=dot_error(queries.shape[1]) if index == "FLAT" else float("inf"),
-            available=0 if condition is None else MOST,
-            vectors=lambda ids: np.array([seen[id]["vector"] for id in ids.tolist()], np.float32).reshape(shape),
-            images=lambda ids: np.array([seen[id]["image_id"] for id in ids.tolist()], dtype=object),
-            exclude=exclude,
-        )
 
 
 class MilvusStore(MutableStore):
@@ -177,7 +50,7 @@ class MilvusStore(MutableStore):
 
     def __init__(self, url: str) -> None:
         """Open a collection that is there."""
-        collection = _Collection(Address.single(url))
+        collection = Collection(Address.single(url))
         if not collection.call("has_collection"):
             raise PackError(f"{collection.address.url}: there is no such collection")
         if collection.properties().get("unfinished"):
@@ -185,18 +58,20 @@ class MilvusStore(MutableStore):
             raise PackError(f"{collection.address.url}: {what}")
         self._open(collection)
 
-    def _open(self, collection: _Collection) -> None:
+    def _open(self, collection: Collection) -> None:
         known = collection.properties()
         self.url = collection.address.url
         if known.get("format") != FORMAT:
             raise PackError(f"{self.url}: not a collection of captions that this recap knows")
         collection.call("load_collection")
         self._collection = collection
-        self.dimension, self._next_id = int(known["dimension"]), int(known["next_id"])
+        self.dimension, self._next_id = int(known["dimension"]), 0
         self.encoder, self.fingerprint, self._index = known["encoder"], known["fingerprint"], known["index"]
         center = base64.b64decode(known["center"])
         self._center = np.frombuffer(center, dtype="<f4").astype(np.float32) if center else None
-        self._source_names: set[str] = set(json.loads(known["sources"]))
+        self._source_names: set[str] = set()
+        self._refresh(known)
+        self._catch_up()
         self._made = known.get("made", "")
         self._unfinished = bool(known.get("unfinished"))
 
@@ -220,7 +95,7 @@ class MilvusStore(MutableStore):
         if dimension < 1:
             raise InputError(f"a store needs a dimension of at least 1, not {dimension}")
         address = Address.single(url)
-        collection = _Collection(address, new=True)
+        collection = Collection(address, new=True)
         if not replace:
             collection.require_free()
         if collection.call("has_collection"):
@@ -328,28 +203,35 @@ class MilvusStore(MutableStore):
         if any(len(value.encode(errors="surrogatepass")) > LONGEST for column in texts for value in column):
             raise InputError(f"Milvus keeps texts of up to {LONGEST} bytes; one of the captions or names is longer")
         # before the captions themselves, so that whatever happens no id is given twice and no source is unheard of
-        self._skip_to(int(ids[-1]) + 1, {*self._source_names, *columns.sources})
+        self._source_names |= {*columns.sources}
+        self._skip_to(int(ids[-1]) + 1)
         columns = columns._replace(synthetic=[bool(flag) for flag in columns.synthetic])
         fields = zip(ids.tolist(), centred(rows, self.center), *columns, strict=True)
         data = [dict(zip(("id", "vector", *FIELDS), row, strict=True)) for row in fields]
         step = max(1, MESSAGE_BYTES // (4 * self.dimension))
         for start in range(0, len(data), step):
-            self._collection.call("insert", data=data[start : start + step])
+            # it would be the client that inserts again what has arrived
+            self._collection.call("insert", data=data[start : start + step], retry_times=0)
 
     def _remove(self, ids: Ids) -> None:
         self._collection.get(ids, (), MOST)
         for start in range(0, len(ids), MOST):
             self._collection.call("delete", ids=ids[start : start + MOST].tolist())
 
-    def _skip_to(self, next_id: int, sources: set[str] | None = None) -> None:
-        self._next_id, self._source_names = next_id, sources or self._source_names
-        listed = json.dumps(sorted(self._source_names), ensure_ascii=False)
+    def _skip_to(self, next_id: int) -> None:
+        self._next_id, listed = next_id, json.dumps(sorted(self._source_names), ensure_ascii=False)
         self._collection.set_properties(next_id=str(next_id), sources=listed)
 
-    def _refresh(self) -> None:
-        known = self._collection.properties()
+    def _refresh(self, known: dict[str, str] | None = None) -> None:
+        known = known or self._collection.properties()
         self._next_id = max(self._next_id, int(known["next_id"]))
         self._source_names |= set(json.loads(known["sources"]))
+
+    def _catch_up(self) -> None:
+        """Count captions that are there although the server, when it was killed, forgot that they were announced."""
+        while late := self._collection.window(self._next_id, "", ["id", "source"]):
+            self._next_id = max(int(row["id"]) for row in late) + 1
+            self._source_names |= {row["source"] for row in late}
 
     def _find(self, filters: Filters, image_ids: Names | None, matching: re.Pattern[str] | None) -> Ids:
         wanted = milvus_condition(filters, image_ids)
@@ -357,8 +239,7 @@ class MilvusStore(MutableStore):
         # texts are searched here, not there
         fields = ["id"] if matching is None else ["id", "text"]
         for first in range(0, self.next_id if wanted is not None else 0, MOST):
-            within = f"id >= {first} and id < {first + MOST}" + (f" and {wanted}" if wanted else "")
-            rows = self._collection.call("query", filter=within, output_fields=fields)
+            rows = self._collection.window(first, wanted or "", fields)
             found += [int(row["id"]) for row in rows if matching is None or matching.search(row["text"])]
         return np.array(sorted(found), dtype=np.int64)
 
@@ -385,9 +266,9 @@ def check_free(url: str) -> None:
     """Raise ``InputError`` unless a new collection can be made at this address; nothing is made."""
     address = Address.single(url)
     if address.embedded and not Path(address.server).exists():
-        _require_pymilvus()
+        require_pymilvus()
     else:
-        _Collection(address).require_free()
+        Collection(address).require_free()
 
 
 def _encode_center(center: Vectors | None) -> str:
@@ -401,10 +282,3 @@ def _usable(center: npt.ArrayLike | None, dimension: int) -> Vectors | None:
     if checked.shape != (dimension,) or not np.linalg.norm(checked.astype(np.float64)) < 1:
         raise InputError(f"the centre must be {dimension} numbers, the mean of unit vectors, and so shorter than 1")
     return checked
-
-
-def _require_pymilvus() -> Any:
-    try:
-        return import_module("pymilvus")
-    except ImportError as error:
-        raise MissingExtraError("a datastore in Milvus", "milvus") from error

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeGuard
-from urllib.parse import parse_qs
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +17,10 @@ from recap.datastore.base import (
     BATCH,
     CaptionRow,
     Excluded,
-    Filters,
     Ids,
     MutableStore,
-    Names,
     SearchResult,
     is_same_center,
-    names,
     require_same_encoder,
 )
 from recap.datastore.manifest import read_manifest
@@ -36,89 +32,8 @@ MILVUS = "milvus:"
 DATABASES = {MILVUS: "recap.datastore.milvus"}
 """Modules of databases by how their addresses begin; each has ``open_address``, ``create`` and ``check_free``."""
 
-DEFAULT_COLLECTION = "captions"
-MILVUS_INDEXES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "FLAT": ({}, {}),
-    "AUTOINDEX": ({}, {}),
-    "HNSW": ({"M": 16, "efConstruction": 200}, {"ef": 256}),
-    "IVF_FLAT": ({"nlist": 1024}, {"nprobe": 64}),
-    "IVF_SQ8": ({"nlist": 1024}, {"nprobe": 64}),
-    "DISKANN": ({}, {"search_list": 256}),
-}
-"""Kinds of index that can be asked for, with what they are built and searched with."""
-
 ID_BITS = 48
 """An id of a view is the number of the store above this many bits, and the caption's id in it below."""
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where collections are: ``milvus:./captions.db``, or ``milvus:http://host:19530?collection=a,b&index=HNSW``."""
-
-    server: str
-    collections: tuple[str, ...] = (DEFAULT_COLLECTION,)
-    index: str = ""
-
-    @classmethod
-    def parse(cls, url: str) -> Address:
-        """Return the parts of an address, or say what is wrong with it."""
-        server, _, query = url.removeprefix(MILVUS).partition("?")
-        options = {name: values[-1] for name, values in parse_qs(query).items()}
-        index = options.get("index", "").upper()
-        collections = tuple(name for name in options.get("collection", DEFAULT_COLLECTION).split(",") if name)
-        if not url.startswith(MILVUS) or options.keys() - {"collection", "index"} or not collections:
-            raise InputError(
-                f"{url}: not an address such as milvus:./captions.db or milvus:http://host:19530?collection=a"
-            )
-        if index and index not in MILVUS_INDEXES:
-            raise InputError(f"{url}: unknown index {index}; choose one of {', '.join(MILVUS_INDEXES)}")
-        if "://" not in server:
-            if not server.endswith(".db"):
-                raise InputError(f"{url}: a file of Milvus Lite has a name that ends in .db")
-            server = str(Path(server).expanduser().resolve())
-        return cls(server, collections, index)
-
-    @classmethod
-    def single(cls, url: str) -> Address:
-        """Return the parts of the address of one collection."""
-        address = cls.parse(url)
-        if len(address.collections) != 1:
-            raise InputError(f"{url}: a store is one collection; several are opened by open_store, as a view")
-        return address
-
-    @property
-    def embedded(self) -> bool:
-        """Whether it is a file of Milvus Lite and not a server."""
-        return "://" not in self.server
-
-    @property
-    def url(self) -> str:
-        """The whole address; a file by its full path."""
-        return f"{MILVUS}{self.server}?collection={','.join(self.collections)}"
-
-    def one(self, collection: str) -> Address:
-        """Return the address of one of the collections."""
-        return replace(self, collections=(collection,))
-
-
-def milvus_condition(filters: Filters, image_ids: Names | None = None) -> str | None:
-    """Return filters as Milvus wants them; None when nothing can pass."""
-    parts = []
-    for field, wanted in (("source", filters.sources), ("image_id", None if image_ids is None else names(image_ids))):
-        if wanted is not None:
-            if not wanted:
-                return None
-            parts.append(f"{field} in {_quote(wanted)}")
-    if filters.exclude_sources:
-        parts.append(f"source not in {_quote(filters.exclude_sources)}")
-    if filters.synthetic is not None:
-        parts.append(f"synthetic == {'true' if filters.synthetic else 'false'}")
-    return " and ".join(parts)
-
-
-def _quote(values: Iterable[str]) -> str:
-    escapes = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"})
-    return "[" + ", ".join(f'"{value.translate(escapes)}"' for value in sorted(values)) + "]"
 
 
 class DatastoreView:
