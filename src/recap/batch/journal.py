@@ -214,11 +214,8 @@ def _other_settings(path: Path, then: Mapping[str, str], now: Mapping[str, str])
 def open_output(out: Path, kind: str, generated_by: Mapping[str, str], *, restart: bool = False) -> Iterator[Journal]:
     """Yield the journal of an output file; when the block ends without an error, the file is made from it.
 
-    Args:
-        out: the output. ``jsonl`` is itself the journal, any other format has it beside it, as ``OUT.journal``.
-        kind: one of ``recap.batch.FORMATS``.
-        generated_by: the provenance of the captions, as ``provenance`` returns them.
-        restart: whether to begin anew, whatever is there.
+    ``kind`` is one of ``recap.batch.FORMATS``: ``jsonl`` is itself the journal, any other has it beside it, as
+    ``OUT.journal``. ``generated_by`` is what ``provenance`` returns; ``restart`` begins anew, whatever is there.
     """
     path = out if kind == "jsonl" else out.with_name(f"{out.name}.journal")
     if out.exists() and not path.exists() and not restart:
@@ -278,11 +275,8 @@ FINGERPRINT = "language_model_fingerprint"
 def provenance(captioner: ReCap, pack: str, *, min_confidence: float | None = None, **others: Any) -> dict[str, str]:
     """Return what wrote the captions, with a hash of everything that decides which ones come out.
 
-    Args:
-        captioner: the captioner with its settings.
-        pack: the name it was loaded by.
-        min_confidence: captions less sure than this are withheld.
-        others: settings outside the captioner that belong into the hash, ready for json.
+    ``pack`` is the name the captioner was loaded by; captions less sure than ``min_confidence`` are withheld;
+    ``others`` are settings outside the captioner that belong into the hash, ready for json.
     """
     model = captioner.language_model
     named = {

@@ -120,13 +120,10 @@ class Item:
 
 
 class Pipeline:
-    """Captions many files.
+    """Captions many files, which ``workers`` threads read: by default as many as there are cores.
 
-    Args:
-        captioner: what captions them.
-        workers: how many threads read files; as many as there are cores unless given.
-        known: returns for the sha256 of a file a number if it need not be captioned; called in several threads.
-        others: what captions files that are no pictures, by their suffix in lower case.
+    ``known`` returns for the sha256 of a file a number if it need not be captioned, and is called in several threads;
+    ``others`` has what captions files that are no pictures, by their suffix in lower case.
     """
 
     def __init__(

@@ -247,13 +247,9 @@ class HtmlReport:
     def add(
         self, image_path: str | Path, caption: Caption, *, picture: ImageLike | None = None, withheld: bool = False
     ) -> None:
-        """Add a picture with its caption.
+        """Add a picture with its caption, which is shown as ``withheld`` if it was not sure enough to be given.
 
-        Args:
-            image_path: its file.
-            caption: what was said about it.
-            picture: what to show of a file that is no picture, such as a video.
-            withheld: whether the caption was not sure enough to be given; it is shown as such.
+        ``picture`` is what to show of a file that is none, such as a video.
         """
         shown = thumbnail(picture if picture is not None else image_path)
         self._add(

@@ -23,12 +23,8 @@ Existing = Literal["keep", "append", "replace"]
 class Sidecars(Sink):
     """Writes each caption as one line into the picture's ``.txt`` file.
 
-    Args:
-        existing: what to do with a file that is there already: leave it as it is, add a line unless it has that line,
-            or put the caption in its place.
-        prefix: comes before the caption.
-        suffix: comes after it.
-        keep_suffix: whether the file of ``photo.jpg`` is ``photo.jpg.txt``.
+    A file that is there already is left as it is, gets one more line unless it has that line, or is replaced.
+    ``prefix`` and ``suffix`` stand around the caption; with ``keep_suffix`` the file is ``photo.jpg.txt``.
     """
 
     def __init__(

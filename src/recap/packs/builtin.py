@@ -44,9 +44,8 @@ _WORDS = range(2, 26)
 def builtin_pack(*, captions: int | None = None, progress: bool = False) -> Path:
     """Return the folder of the built-in pack, made first if it is not there.
 
-    Args:
-        captions: how many captions to retrieve from, 0 for all; None takes what is there, or ``CAPTIONS``.
-        progress: whether to show a bar. A killed run goes on where it was.
+    ``captions`` is how many to retrieve from, 0 for all; None takes what is there, or ``CAPTIONS``. A killed run goes
+    on where it was.
     """
     home = cache_dir() / "packs" / f"{pack.BUILTIN}-{_version()}"
     if captions is None and (home / pack.CONFIG).exists():

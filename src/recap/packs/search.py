@@ -86,10 +86,7 @@ class PictureSearch:
     ) -> PictureIndex:
         """Return the pictures of a folder, or those that paths, folders and glob patterns name.
 
-        Args:
-            pictures: where they are.
-            cache: the file of vectors; None keeps none.
-            progress: whether to show a bar for those that are new.
+        ``cache`` is the file of vectors, None keeps none; a bar shows how many of the new ones are done.
         """
         given = [pictures] if isinstance(pictures, str | Path) else pictures
         paths = list(find_image_names(given))

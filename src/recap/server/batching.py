@@ -62,15 +62,10 @@ class _Job:
 
 
 class Batcher:
-    """A bounded queue and the thread that works it off.
+    """A bounded queue and the thread that works it off; the limits are those of ``ServerConfig``.
 
-    Args:
-        encode: yields for each picture its vector or the reason why there is none.
-        metrics: counts batches.
-        max_queue: number of tasks that may wait.
-        max_batch: batch size; 1 turns batching off.
-        max_pixels: pixels of one picture.
-        on_death: called when the worker dies of something that no request should be able to cause.
+    ``encode`` yields for each picture its vector or the reason why there is none. ``on_death`` is called when the
+    worker dies of something that no request should be able to cause.
     """
 
     def __init__(

@@ -80,14 +80,8 @@ def write_description(
     """Put a machine-written description into a picture's metadata; say whether it was done.
 
     A description that is there and is not marked as a machine's is a person's, and stays unless ``overwrite`` is set.
-
-    Args:
-        path: a JPEG, PNG, WebP or TIFF file.
-        text: the description.
-        generator: who wrote it, such as ``recap 1.0``.
-        keep_original: whether the file as it was is kept beside it as ``NAME_original``; one that is there already is
-            the true original, and stays.
-        overwrite: whether a person's description may be replaced.
+    ``generator`` is who wrote this one, such as ``recap 1.0``. With ``keep_original`` the file as it was is kept beside
+    it as ``NAME_original``; one that is there already is the true original, and stays.
     """
     writer = f"{generator} {MACHINE}"
 
