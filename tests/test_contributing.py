@@ -22,6 +22,13 @@ def test_the_map_names_every_room():
     assert named == there - {"__init__.py", "__main__.py", "__pycache__"}
 
 
+def test_the_modules_it_names_are_in_their_rooms():
+    for room, _, where in rows("The map of the house"):
+        folder = HOUSE / re.findall(r"`([\w./]+)`", room)[0] if room.endswith("/`") else HOUSE
+        for name in re.findall(r"`(\w+(?:\.py|/))`", where):
+            assert (folder / name).exists(), f"{room}: {name}"
+
+
 RECIPES = rows("Twelve typical changes")
 
 
