@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from recap.alignment import LinearAlignment
-from recap.fitting.passes import select_pairs, sum_statistics
+from recap.fitting.pairs import select_pairs, sum_statistics
 from recap.fitting.vectors import ROWS, Row, ShardFacts, Space, VectorFolder, shard_facts, write_shard
 from recap.parallel.runners import Runner, runner
 from recap.types import Vectors

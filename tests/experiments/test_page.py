@@ -20,8 +20,7 @@ from recap.errors import InputError
 from recap.experiments import EXPERIMENTS, Setup
 from recap.experiments.base import Outcome
 from recap.experiments.page import PAPER, Part, Shown, page_html, table_html, write_report
-from recap.experiments.paper import _tables
-from recap.experiments.table import Cell, Column, Row, Section, Table
+from recap.experiments.table import Cell, Column, Row, Section, Table, _tables
 from recap.types import Pair
 
 

@@ -15,10 +15,9 @@ from recap.errors import InputError
 from recap.experiments import Setup, run_experiment, write_outcome
 from recap.experiments.base import Outcome
 from recap.experiments.data import Bench, photo_number
-from recap.experiments.paper import paper_table
 from recap.experiments.search import METRICS, DrawnOnce, Search, best_k, ks, value
 from recap.experiments.searches import narratives, source_rows
-from recap.experiments.table import Row
+from recap.experiments.table import Row, paper_table
 from recap.language import Decoding
 from recap.language.writer import WriterModel
 from recap.metrics import cider_d

@@ -21,7 +21,7 @@ from recap.fitting import vectors as shards
 from recap.fitting.embedding import embed
 from recap.fitting.fit import EncodedPairs, Validation, encode_pairs
 from recap.fitting.packs import fit_pack
-from recap.fitting.passes import add_statistics
+from recap.fitting.pairs import add_statistics
 from recap.fitting.vectors import VectorFolder
 from recap.parallel.parts import find_parts
 from recap.parallel.runners import LocalRunner, Runner

@@ -15,8 +15,7 @@ import pytest
 
 from recap.errors import AssetError
 from recap.language import Decoding, load_language_model
-from recap.language.phrases import Phrases
-from recap.language.words import words
+from recap.language.words import Phrases, words
 from recap.language.writer import (
     BEGIN,
     END,

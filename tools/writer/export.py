@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import recap
 from recap.encoders import load_encoder
-from recap.language.phrases import Phrases, often_written
+from recap.language.words import Phrases, often_written
 from recap.language.writer import BEGIN, END
 from writer.batches import Corpus
 from writer.model import LONGEST, Shape, Writer

@@ -59,7 +59,7 @@ def correlate(
     """
     from recap.datasets.captions import read_references
     from recap.datasets.judgements import Preferences, read_judgements
-    from recap.experiments.paper import ENCODER, paper_judgements
+    from recap.experiments.table import ENCODER, paper_judgements
     from recap.files import csv_text, latex_text, markdown_text
     from recap.metrics.correlation import (
         correlate_judgements,

@@ -25,7 +25,6 @@ from recap.datastore import CaptionStore, DatastoreView
 from recap.errors import InputError
 from recap.experiments.base import Outcome, Runs, Setup
 from recap.experiments.data import TITLES, Split
-from recap.experiments.paper import paper_section, paper_table
 from recap.experiments.retrieval import fitting_times, mean_cell, retrieve_test
 from recap.experiments.search import FLAN, REPORTED
 from recap.experiments.study import (
@@ -41,7 +40,7 @@ from recap.experiments.study import (
     unavailable_maps,
     unimodal_captions,
 )
-from recap.experiments.table import Cell, Column, Row, Section, Table
+from recap.experiments.table import Cell, Column, Row, Section, Table, paper_section, paper_table
 from recap.files import progress_bar
 from recap.metrics.registry import METRICS, parse_metrics
 from recap.metrics.report import Report

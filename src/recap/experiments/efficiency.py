@@ -20,9 +20,8 @@ from recap.captioner import ReCap
 from recap.errors import InputError, MissingExtraError
 from recap.experiments.base import Outcome, Runs, Setup
 from recap.experiments.data import TITLES, Split
-from recap.experiments.paper import paper_section
 from recap.experiments.study import Study, model_name, points, settings_note
-from recap.experiments.table import Cell, Column, Row, Section, Table
+from recap.experiments.table import Cell, Column, Row, Section, Table, paper_section
 from recap.files import write_json
 from recap.metrics.cider import cider_d
 
@@ -33,21 +32,8 @@ if TYPE_CHECKING:
 Clock: TypeAlias = Callable[[], float]
 
 OPTIONS = (
-    *(
-        "steps",
-        "epochs",
-        "systems",
-        "decoder",
-        "mapper",
-        "recipe",
-        "tuned",
-        "batch",
-        "rate",
-        "pictures",
-        "checkpoints",
-        "device",
-    ),
-    *("clipcap", "smallcap", "tokenizer", "captions"),
+    *("steps", "epochs", "systems", "decoder", "mapper", "recipe", "tuned", "batch", "rate", "pictures"),
+    *("checkpoints", "device", "clipcap", "smallcap", "tokenizer", "captions"),
 )
 THOUSAND = 1000
 RATES = {"frozen": 2e-4, "tuned": 2e-5, "scratch": 1e-3}

@@ -70,9 +70,10 @@ def outcome_html(outcome: Outcome, folder: Path, link: str) -> str:
 
 def table_html(table: Table) -> str:
     """Return a table; the best of each column is bold."""
+    rows = [row.cells for section in table.sections for row in section.rows]
     head = "".join(
-        f'<th scope="col"{_kind(cells)}>{escape(column.name)}</th>'
-        for column, cells in zip(table.columns, _columns(table), strict=True)
+        f'<th scope="col"{_kind(row[place] for row in rows)}>{escape(column.name)}</th>'
+        for place, column in enumerate(table.columns)
     )
     body = "\n".join(_section_html(table, section) for section in table.sections)
     notes = " ".join([*([BOLD] if table.has_best else []), *table.notes])
@@ -109,22 +110,14 @@ def page_html(
 
 
 def _section_html(table: Table, section: Section) -> str:
-    best = [table.best(section, place) for place in range(len(table.columns))]
     lines = []
     if section.title:
         lines.append(f'<tr class="title"><th colspan="{len(table.columns) + 1}">{escape(section.title)}</th></tr>')
-    for number, row in enumerate(section.rows):
-        cells = []
-        for place, (cell, column) in enumerate(zip(row.cells, table.columns, strict=True)):
-            text = escape(cell.shown(column.digits))
-            cells.append(f"<td{_kind([cell])}>{f'<b>{text}</b>' if number in best[place] else text}</td>")
-        lines.append(f'<tr><th scope="row">{escape(row.label)}</th>{"".join(cells)}</tr>')
+    texts = table.marked_rows(section, "<b>{}</b>".format, escape)
+    for row, (label, *shown) in zip(section.rows, texts, strict=True):
+        cells = (f"<td{_kind([cell])}>{text}</td>" for cell, text in zip(row.cells, shown, strict=True))
+        lines.append(f'<tr><th scope="row">{label}</th>{"".join(cells)}</tr>')
     return "<tbody>" + "\n".join(lines) + "</tbody>"
-
-
-def _columns(table: Table) -> list[list[Cell]]:
-    rows = [row.cells for section in table.sections for row in section.rows]
-    return [[row[place] for row in rows] for place in range(len(table.columns))]
 
 
 def _kind(cells: Iterable[Cell]) -> str:

@@ -25,9 +25,8 @@ from recap.captioner import ReCap
 from recap.errors import InputError, MissingExtraError, check_name
 from recap.experiments.base import Outcome, Runs, Setup, new_figure
 from recap.experiments.data import TITLES, Bench, Split, read_pixels
-from recap.experiments.paper import retrieval_sections
 from recap.experiments.study import Fitted, fit_all, unavailable_maps, unimodal_evidence
-from recap.experiments.table import Cell, Column, Row, Section, Table
+from recap.experiments.table import Cell, Column, Row, Section, Table, retrieval_sections
 from recap.metrics.corpus import mean_standard_error
 from recap.types import Evidence, Vectors
 

@@ -22,9 +22,8 @@ from recap.captioner import ReCap
 from recap.datastore import CaptionStore
 from recap.experiments.base import Setup, new_figure
 from recap.experiments.data import Split
-from recap.experiments.paper import paper_section, paper_table
 from recap.experiments.study import ALIKE, WRITER, Study, paper_best, score_cells, score_systems, settings_kind
-from recap.experiments.table import Cell, Column, Row, Section
+from recap.experiments.table import Cell, Column, Row, Section, paper_section, paper_table
 from recap.fitting.augmentation import retrieve_only
 from recap.fitting.tuning import add_cache
 from recap.language import Decoding, LanguageModel

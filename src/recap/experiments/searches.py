@@ -24,7 +24,6 @@ from recap.datastore import CaptionStore, Datastore, DatastoreView
 from recap.errors import InputError
 from recap.experiments.base import Outcome, Runs, Setup, new_figure
 from recap.experiments.data import READERS, TITLES, photo_number
-from recap.experiments.paper import paper_table
 from recap.experiments.search import (
     COLUMNS,
     FLAN,
@@ -39,7 +38,7 @@ from recap.experiments.search import (
     value,
 )
 from recap.experiments.study import DRAWING_OPTIONS, paper_best, paper_data, settings_note
-from recap.experiments.table import Cell, Column, Row, Section, Table
+from recap.experiments.table import Cell, Column, Row, Section, Table, paper_table
 from recap.language.prompt import Order
 from recap.packs.settings import Settings
 

@@ -28,14 +28,18 @@ from recap.encoders import Encoder
 from recap.errors import ImageError, InputError, RecapWarning
 from recap.files import progress_bar
 from recap.fitting.embedding import Originals, embed_pairs
-from recap.fitting.pairs import FitReport, FittedPicture, Pairs, Sample, as_pairs
-from recap.fitting.passes import (
+from recap.fitting.pairs import (
     ABSENT,
     FITTED,
     HELD_OUT,
     WITHHELD,
+    FitReport,
+    FittedPicture,
     KnownPairs,
+    Pairs,
+    Sample,
     Selected,
+    as_pairs,
     no_statistics,
     select_pairs,
     sum_statistics,

@@ -18,8 +18,7 @@ from recap.encoders.inputs import read
 from recap.errors import InputError
 from recap.fitting.confidence import calibrate_fitted, drop_calibration
 from recap.fitting.fit import encode_pairs
-from recap.fitting.pairs import FitReport, Pairs, as_pairs
-from recap.fitting.passes import FITTED, KnownPairs, keys_of
+from recap.fitting.pairs import FITTED, FitReport, KnownPairs, Pairs, as_pairs, keys_of
 from recap.packs.register import Picture, Pictures, captions_digest, shorten
 from recap.types import Pair, Vectors
 

@@ -29,8 +29,7 @@ from recap.encoders.network import cores
 from recap.encoders.onnx import open_session
 from recap.errors import AssetError, InputError
 from recap.language.base import Decoding, draw_tokens, files_fingerprint, uniforms
-from recap.language.phrases import Phrases, triples_of
-from recap.language.words import join_words, surface_words, words
+from recap.language.words import Phrases, join_words, surface_words, triples_of, words
 from recap.types import Draft, Prompt
 
 PAD, BEGIN, END, UNKNOWN = range(4)
