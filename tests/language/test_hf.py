@@ -11,6 +11,7 @@ import pytest
 from recap.errors import AssetError, InputError
 from recap.language import load_language_model
 from recap.language.base import Decoding, LanguageModel, PromptTooLongError, uniforms
+from recap.language.hf import HuggingFaceModel
 from recap.types import Draft, Prompt
 
 KINDS = ["t5", "gpt2", "gptj", "llama"]
@@ -26,6 +27,11 @@ SAMPLED = Decoding(samples=4, temperature=0.8, top_k=0, top_p=0.9, max_tokens=12
 @pytest.fixture(params=KINDS)
 def model(request: pytest.FixtureRequest, model_folder: Callable[[str], Path]) -> Any:
     return load_language_model(f"hf:{model_folder(request.param)}")
+
+
+@pytest.fixture(params=["t5", "gpt2"])
+def int8_model(request: pytest.FixtureRequest, model_folder: Callable[[str], Path]) -> Any:
+    return load_language_model(f"hf-int8:{model_folder(request.param)}")
 
 
 def _naive(model: Any, torch: Any, text: str, decoding: Decoding, sample: int) -> tuple[Draft, str]:
@@ -109,12 +115,37 @@ def test_greedy_equals_generate(model: Any, torch: Any) -> None:
         assert model.write([prompt], Decoding(temperature=0, max_tokens=12))[0][0].text == text
 
 
+def test_samples_in_int8_follow_the_distribution_of_transformers(int8_model: Any, torch: Any) -> None:
+    """First tokens: as often as the nucleus that ``generate`` cuts out of the float32 model's logits says."""
+    from transformers import TemperatureLogitsWarper, TopPLogitsWarper
+
+    model, reference = int8_model, HuggingFaceModel(int8_model._source)
+    ids = torch.tensor([reference.tokenizer(TEXTS[0]).input_ids])
+    start = {"decoder_input_ids": torch.tensor([[0]])} if model.seq2seq else {}
+    exact, quantized = (m.model(input_ids=ids, **start).logits[:, -1].detach() for m in (reference, model))
+    assert 0 < float((exact - quantized).abs().mean()) < 0.05 * float(exact.std())
+    cut = TopPLogitsWarper(0.9)(None, TemperatureLogitsWarper(0.8)(None, exact))
+    expected = cut.softmax(-1)[0].double().numpy()
+    drawn: list[int] = []
+    model._decode = drawn.append
+    decoding = Decoding(samples=3000, temperature=0.8, top_p=0.9, max_tokens=1)
+    model._extend = lambda sentence, token, logprob: sentence.tokens.append(token)
+    model.write(PROMPTS[:1], decoding)
+    seen = np.bincount([token for (token,) in drawn], minlength=len(expected)) / len(drawn)  # type: ignore[misc]
+    assert np.abs(seen - expected).sum() / 2 < 0.06, "total variation"
+    assert seen[expected == 0].sum() < 0.02
+
+
 def test_neighbours_in_the_batch_change_nothing(model: Any) -> None:
     together = model.write(PROMPTS, SAMPLED)
     alone = [model.write([prompt], SAMPLED)[0] for prompt in PROMPTS]
     for left, right in zip(together, alone, strict=True):
         assert [d.text for d in left] == [d.text for d in right]
         assert [d.logprob for d in left] == pytest.approx([d.logprob for d in right], abs=1e-4)
+
+
+def test_neighbours_in_the_batch_change_nothing_in_int8(int8_model: Any) -> None:
+    assert int8_model.write(PROMPTS, SAMPLED) == [int8_model.write([prompt], SAMPLED)[0] for prompt in PROMPTS]
 
 
 def test_the_seed_decides(model: Any) -> None:
@@ -124,7 +155,9 @@ def test_the_seed_decides(model: Any) -> None:
     assert len({draft.text for draft in model.write(PROMPTS[:1], SAMPLED)[0]}) > 1
 
 
-def test_other_weights_have_another_fingerprint(model: Any, tmp_path: Path) -> None:
+def test_other_weights_have_another_fingerprint(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    model: Any = load_language_model(f"hf:{model_folder('gpt2')}")
+    assert load_language_model(f"hf-int8:{model_folder('gpt2')}").fingerprint != model.fingerprint  # type: ignore[union-attr]
     weights = next(model.model.parameters())
     copy = load_language_model(f"hf:{shutil.copytree(model._source, tmp_path / 'copy')}")
     assert copy.fingerprint == model.fingerprint  # type: ignore[union-attr]

@@ -3,9 +3,11 @@
 One decoding loop of our own serves both kinds. The prompts of a batch are read once; then the cache is repeated for
 the samples and one token follows the other. ``generate`` of transformers is not used because it draws the whole batch
 from one random state, where a draft here must depend on its own prompt only. Prompts of a batch are padded under a
-mask, which leaves differences in the last bits of the logits and no others.
+mask, which leaves differences in the last bits of the logits and no others. Samples of a T5 share the keys and values
+of their prompt, which repeated would take longer to read than the weights.
 
-On the CPU the weights are float32, whatever the checkpoint holds.
+On the CPU the weights are float32, whatever the checkpoint holds; or int8, with a scale for each output and for each
+token that is read, so that a token's products depend on itself alone.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ BATCH_ROWS = 64
 class HuggingFaceModel:
     """A sequence-to-sequence or a causal model of transformers; the model's config says which."""
 
-    def __init__(self, source: str, *, device: str = "cpu", threads: int | None = None) -> None:
+    def __init__(self, source: str, *, device: str = "cpu", threads: int | None = None, int8: bool = False) -> None:
         try:
             import torch
             import transformers
@@ -40,7 +42,8 @@ class HuggingFaceModel:
             raise MissingExtraError("a model of transformers", "hf") from error
         if threads is not None:
             torch.set_num_threads(threads)
-        self.name = f"hf:{source}"
+        self.int8 = int8
+        self.name = f"hf{'-int8' * int8}:{source}"
         self._source = source
         self.device = device
         try:
@@ -55,7 +58,11 @@ class HuggingFaceModel:
                 "name of the Hugging Face hub when it can be reached"
             ) from error
         self.completes = not self.seq2seq
-        self.model: Any = (model.float() if device == "cpu" else model).to(device).eval()
+        self.model: Any = (model.float() if device == "cpu" or int8 else model).to(device).eval()
+        for attention in _cross_attentions(self.model):
+            _share_prompts(attention)
+        if int8:
+            _quantize(self.model)
         self.context: int | None = getattr(config, "max_position_embeddings", None)
         """How many tokens fit; None where positions are relative and any number does (T5)."""
         self._end_tokens = _end_tokens(self.model, self.tokenizer)
@@ -67,14 +74,15 @@ class HuggingFaceModel:
         folder = Path(self._source)
         files = [path for path in folder.iterdir() if path.is_file()] if folder.is_dir() else []
         commit = getattr(self.model.config, "_commit_hash", None) or ""
-        return files_fingerprint(files, "hf", commit, str(self.model.dtype))
+        return files_fingerprint(files, "hf", commit, str(self.model.dtype), *["int8"] * self.int8)
 
     def write(self, prompts: Sequence[Prompt], decoding: Decoding) -> list[list[Draft]]:
         """Return the drafts for each prompt: one when greedy, else ``decoding.samples``."""
         ids = [self.tokenizer(prompt.text).input_ids for prompt in prompts]
         for row in ids:
             self._check_length(len(row), decoding.max_tokens)
-        size = max(1, BATCH_ROWS // decoding.sentences)
+        # rounding to int8 would make much of the last bits in which padded prompts differ
+        size = 1 if self.int8 else max(1, BATCH_ROWS // decoding.sentences)
         drafts: list[list[Draft]] = [[] for _ in prompts]
         # neighbours of similar length need little padding
         order = sorted(range(len(prompts)), key=lambda i: len(ids[i]))
@@ -160,7 +168,8 @@ class _Reading:
     def repeat(self, samples: int) -> Tensor:
         """Go on with several copies of each row; nothing is read again."""
         if samples > 1:
-            self.cache.batch_repeat_interleave(samples)
+            shared = self.encoded is not None and bool(_cross_attentions(self.model))
+            (self.cache.self_attention_cache if shared else self.cache).batch_repeat_interleave(samples)
             self.mask = self.mask.repeat_interleave(samples, 0)
             self.logits = self.logits.repeat_interleave(samples, 0)
             if self.encoded is not None:
@@ -202,6 +211,67 @@ def _read(model: Any, ids: list[list[int]], seq2seq: bool) -> _Reading:
     positions = (mask.cumsum(1) - 1).clamp(min=0)
     out = model(input_ids=tokens, attention_mask=mask, position_ids=positions, use_cache=True)
     return _Reading(model, out.past_key_values, out.logits[:, -1], mask)
+
+
+def load_int8(source: str, *, device: str = "cpu", threads: int | None = None) -> HuggingFaceModel:
+    """Return a model whose weights are in int8: on a CPU, three times the sentences of ``generate`` and more."""
+    return HuggingFaceModel(source, device=device, threads=threads, int8=True)
+
+
+def _quantize(model: Any) -> None:
+    """Put the matrices of a model into int8."""
+    from torch.nn import Linear
+    from transformers.pytorch_utils import Conv1D
+
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, Linear | Conv1D):
+                weight = child.weight.T if isinstance(child, Conv1D) else child.weight
+                setattr(module, name, _int8_linear(weight.detach(), child.bias))
+
+
+def _int8_linear(weight: Tensor, bias: Tensor | None) -> Any:
+    """Return a layer of int8 products, exact in 32 bits, whose inputs are scaled token by token."""
+    import torch
+
+    class Int8Linear(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scales = weight.abs().amax(1).clamp(min=1e-12) / 127
+            self.weight = (weight / self.scales[:, None]).round().to(torch.int8).contiguous()
+            self.bias = bias
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            rows = inputs.reshape(-1, inputs.shape[-1])
+            sizes = rows.abs().amax(1, keepdim=True).clamp(min=1e-12) / 127
+            products = torch._int_mm((rows / sizes).round().to(torch.int8), self.weight.T)
+            outputs = products * sizes * self.scales
+            return (outputs if self.bias is None else outputs + self.bias).reshape(*inputs.shape[:-1], -1)
+
+    return Int8Linear()
+
+
+def _cross_attentions(model: Any) -> list[Any]:
+    """Return the attentions of a T5 to its prompt."""
+    return [module.EncDecAttention for module in model.modules() if hasattr(module, "EncDecAttention")]
+
+
+def _share_prompts(attention: Any) -> None:
+    """Let samples of a prompt ask for its keys and values together, as one row of several tokens."""
+    plain = attention.forward
+
+    def forward(states: Tensor, mask: Tensor | None = None, past_key_values: Any = None, **options: Any) -> Any:
+        options["past_key_values"] = past_key_values
+        known = past_key_values is not None and past_key_values.is_updated.get(attention.layer_idx)
+        prompts = len(past_key_values.cross_attention_cache.layers[attention.layer_idx].keys) if known else len(states)
+        if prompts == len(states):
+            return plain(states, mask, **options)
+        samples = len(states) // prompts
+        folded = states.reshape(prompts, samples, -1)
+        attended, *others = plain(folded, mask if mask is None else mask[::samples], **options)
+        return attended.reshape(states.shape), *others
+
+    attention.forward = forward
 
 
 def _end_tokens(model: Any, tokenizer: Any) -> set[int]:

@@ -54,6 +54,14 @@ LANGUAGE_MODELS = Registry(
             requires=("torch", "transformers"),
         ),
         LanguageModelInfo(
+            "hf-int8:NAME_OR_FOLDER",
+            "the same with weights in int8: faster on a CPU",
+            "recap.language.hf:load_int8",
+            licence=_OTHERS,
+            extra="hf",
+            requires=("torch", "transformers"),
+        ),
+        LanguageModelInfo(
             "ct2:FOLDER",
             "FLAN-T5 on CTranslate2, made by `recap convert`",
             "recap.language.ct2:CTranslate2Model",
