@@ -93,7 +93,7 @@ def write_arrow(path, **columns):
     ids = np.arange(3)
     texts = pyarrow.array(["x"] * 3, pyarrow.large_string())
     known = {"id": ids, "text": texts, "source": texts.dictionary_encode(), "synthetic": ids > 5, "image_id": texts}
-    batch = pyarrow.record_batch({**known, **columns})
+    batch = pyarrow.RecordBatch.from_pydict({**known, **columns})
     with pyarrow.ipc.new_file(path, batch.schema) as writer:
         writer.write_batch(batch)
 

@@ -67,12 +67,13 @@ def test_memory_is_limited_and_the_next_picture_is_decoded(decoder: ApartDecoder
 
 
 def test_a_child_that_dies_costs_one_picture(decoder: ApartDecoder) -> None:
+    picture = saved(noise(600, 600))
     child = decoder._idle.get()
     os.kill(child._process.pid, signal.SIGSTOP)
     decoder._idle.put(child)
     threading.Timer(0.3, lambda: os.kill(child._process.pid, signal.SIGKILL)).start()
     with pytest.raises(ImageError, match="too much memory, or crashed"):
-        decoder.decode(saved(noise(600, 600)))
+        decoder.decode(picture)
     assert decoder.decode(saved(noise(8, 8))).size == (8, 8)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -50,6 +51,17 @@ def test_a_part_is_cut_once(tmp_path: Path, two_steps: Path, monkeypatch: pytest
     two_steps.unlink()
     assert first_part("two", "middle") == first
     assert part_sha256("two", "middle") != part_sha256("two", "output")
+
+
+@pytest.mark.parametrize("damage", [lambda content: content[:-7], lambda content: bytes(len(content))])
+def test_a_part_that_has_changed_is_cut_again(
+    tmp_path: Path, two_steps: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[bytes], bytes]
+) -> None:
+    monkeypatch.setenv("RECAP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setitem(ASSETS, "two", Asset("two", LocalFile(two_steps)))
+    content = first_part("two", "middle").read_bytes()
+    first_part("two", "middle").write_bytes(damage(content))
+    assert first_part("two", "middle").read_bytes() == content
 
 
 def _weights(path: Path) -> set[str]:

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from recap.encoders.fetching import Address, Fetcher, fetch_picture, is_public
+from recap.encoders.fetching import Address, Fetcher, fetch_picture, is_no_platform, is_public
 from recap.errors import ImageError
 from recap.server.middleware import Memory, Metrics
 from recap.server.problems import Problem
@@ -125,6 +125,22 @@ def test_a_redirect_to_another_host_follows_the_rules_of_the_service(site: Threa
         made.fetch_now(f"{base}/to/{base.replace('here', 'other')}/a.jpg")
     with pytest.raises(ImageError, match="not a public address"):
         made.fetch_now("http://cloud/latest/meta-data")
+
+
+def test_a_redirect_goes_to_the_address_that_the_name_had_before(site: ThreadingHTTPServer):
+    """A name of a stranger that answers differently the second time could make us speak with a machine nearby."""
+    answers = [[HERE], [ipaddress.ip_address("127.0.0.3")]]
+    made = Fetcher(max_bytes=100, timeout=5, resolver=lambda host, _: answers.pop(0), trusted=True)
+    assert made.fetch_now(f"http://stranger:{site.server_address[1]}/to//a.jpg") == b"hello"
+    assert len(answers) == 1
+
+
+@pytest.mark.parametrize(
+    "address", ["::ffff:169.254.169.254", "64:ff9b::a83f:8110", "2002:a83f:8110::", "fd00:ec2::254"]
+)
+def test_platforms_are_found_inside_other_addresses(address: str):
+    assert not is_no_platform(ipaddress.ip_address(address))
+    assert is_no_platform(ipaddress.ip_address("::ffff:192.168.0.1"))
 
 
 def test_the_library_fetches_what_is_named(site: ThreadingHTTPServer):

@@ -196,7 +196,7 @@ def quick_sibling(open_clip: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick_sibling")
-@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:Converting a tensor", "ignore::DeprecationWarning")
 def test_a_local_archive_of_openai_gets_quick_gelu(open_clip: Any, checkpoint: Path, tmp_path: Path) -> None:
     import torch
 

@@ -188,3 +188,12 @@ def test_parts_that_do_not_fit_each_other_are_told(
     other.alignment.save(folder / pack.ALIGNMENT)
     with pytest.raises(PackError, match=r"alignment.safetensors is of \(12, 12\) dimensions"):
         ReCap.from_pretrained(folder)
+
+
+def test_unfinished_work_is_not_looked_for_elsewhere(folder: Path, tmp_path: Path, encoder: Encoder) -> None:
+    """The lock of a folder that is a link is a file in another folder."""
+    (tmp_path / "mine").mkdir()
+    (folder / "datastore" / ".pending-00aa").symlink_to(tmp_path / "mine")
+    captions.add(folder, sentence(), encoder.text)
+    assert not list((tmp_path / "mine").iterdir())
+    assert not (folder / "datastore" / ".pending-00aa").is_symlink()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -213,3 +214,16 @@ def test_what_cannot_be_asked(serve: Serve_routes_search, photos: Path, body: ob
     answer = serve(search=photos).post("/v1/search", json=body)
     assert answer.status_code == 422
     assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_a_json_body_has_no_more_fields_than_a_form(serve: Serve):
+    answer = serve().post("/v1/caption", json={"image": "", **{f"field{number}": 1 for number in range(5000)}})
+    assert answer.status_code == 413
+    assert "fields are over the limit of 400" in answer.json()["detail"]
+
+
+def test_names_that_are_no_text_are_shown_as_far_as_they_are(serve: Serve, photos: Path):
+    shutil.copy(next((photos / "walls").iterdir()), photos / os.fsdecode(b"\xff.png"))
+    answer = serve(search=photos).post("/v1/search", json={"text": "a red wall"})
+    assert answer.status_code == 200
+    assert "?.png" in [item["name"] for item in answer.json()["results"]]

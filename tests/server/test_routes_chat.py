@@ -219,3 +219,13 @@ def test_what_is_no_json_is_refused(serve: Serve, body: bytes):
 def test_a_body_elsewhere_stays_small(serve: Serve):
     answer = serve(editable=True).post("/v1/datastore", json={"captions": [{"text": "a" * 400_000}]})
     assert answer.status_code == 413
+
+
+@pytest.mark.parametrize(
+    "messages", [[{"role": "user", "content": [0] * 15_000}], [{"role": "user", "content": [0] * 70}] * 200]
+)
+def test_the_first_of_many_errors_is_enough(serve: Serve, messages: list[dict[str, Any]]):
+    """To list all of them would keep everybody waiting."""
+    answer = serve().post("/v1/chat/completions", json={"messages": messages})
+    assert answer.status_code == 422
+    assert len(answer.json()["errors"]) <= 3

@@ -25,6 +25,9 @@ _CHARSET = re.compile(
     rb"""<meta[^>]*?charset\s*=\s*["']?\s*([\w:.-]+)|^\s*<\?xml[^>]*?encoding\s*=\s*["']([\w:.-]+)""", re.I
 )
 
+_AS_CP1252 = frozenset({"iso-8859-1", "latin1", "ascii", "us-ascii", "idna", "punycode"})
+"""What browsers take for Windows' code page; the last two they do not have, and Python's take too long."""
+
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
@@ -134,7 +137,7 @@ def _declared_codec(page: bytes) -> str:
     named = (found[1] or found[2]).decode("ascii").lower()
     if named.startswith("utf"):  # what can be read so far is no UTF-16, whatever it says
         return "utf-8"
-    return "cp1252" if named in ("iso-8859-1", "latin1", "ascii", "us-ascii") else named
+    return "cp1252" if named.replace("_", "-") in _AS_CP1252 else named
 
 
 def _is_utf8(page: bytes) -> bool:

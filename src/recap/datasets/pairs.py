@@ -195,6 +195,8 @@ TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz")
 CAPTION_SUFFIXES = (".txt", ".caption", ".json")
 MAX_BYTES = 1 << 30
 """Of one member."""
+MAX_TEXT_BYTES = 16 << 20
+"""Of one with captions, each line of which takes some room."""
 MAX_HEADER_BYTES = 1 << 20
 """Of a long name and of other attributes of a member."""
 
@@ -261,14 +263,15 @@ class _Header(tarfile.TarInfo):
 def _members(shard: Path) -> Iterator[_Member]:
     with tarfile.open(shard, "r|*", tarinfo=_Header) as archive:
         for member in archive:
-            if not 0 <= member.size <= MAX_BYTES or member.issparse():
-                # passing over it would take as long as reading what it claims to hold
-                name = printable(member.name[:100])
-                limit = f"over the limit of {MAX_BYTES >> 30} GiB, or has holes"
-                raise InputError(f"{shard}: {name} ({member.size} bytes) is {limit}; the rest is not read")
             path = PurePosixPath(member.name)
             stem, _, suffix = path.name.partition(".")
             suffix = f".{suffix.lower()}"
+            most = MAX_TEXT_BYTES if suffix in CAPTION_SUFFIXES else MAX_BYTES
+            if not 0 <= member.size <= most or member.issparse():
+                # passing over it would take as long as reading what it claims to hold
+                name = printable(member.name[:100])
+                limit = f"over the limit of {most >> 20} MiB, or has holes"
+                raise InputError(f"{shard}: {name} ({member.size} bytes) is {limit}; the rest is not read")
             wanted = suffix in IMAGE_SUFFIXES or suffix in CAPTION_SUFFIXES
             if member.isfile() and wanted and not path.name.startswith("."):
                 file = archive.extractfile(member)

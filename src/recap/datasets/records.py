@@ -29,6 +29,11 @@ KARPATHY_TRAIN = ("train", "restval")
 PARQUET_ROWS = 64
 """Rows of a Parquet file in memory at a time: a picture inside the table may have megabytes."""
 
+PARQUET_BYTES = 256 << 20
+"""Bytes that these rows may take: a value that is stored once may be that of every row."""
+MAX_CAPTION = 100_000
+"""Characters of a caption."""
+
 OnBroken: TypeAlias = Callable[[InputError], None]
 """Called with what is wrong with a record."""
 
@@ -78,6 +83,8 @@ def as_captions(value: Any, where: str, *, required: bool = True) -> list[str] |
     for text in texts:
         if not isinstance(text, str):
             return InputError(f"{where}: a caption must be text, not {text!r:.80}")
+        if len(text) > MAX_CAPTION:
+            return InputError(f"{where}: a caption of {len(text)} characters, over the limit of {MAX_CAPTION}")
     folded = [line for text in texts if (line := " ".join(text.split()))]
     return folded if folded or not required else MissingCaptionError(f"{where}: no caption")
 
@@ -90,6 +97,8 @@ def printable(name: str) -> str:
 def read_text(path: Path) -> str:
     """Return the text of a file, or say why there is none."""
     try:
+        if path.exists() and not path.is_file():  # a pipe would let us wait for somebody to write to it
+            raise InputError(f"{path}: not a file")
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from error
@@ -118,12 +127,21 @@ def read_rows(path: Path, columns: Callable[[list[str]], list[str] | None] = lam
     number = 0
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(PARQUET_ROWS, columns=columns(file.schema_arrow.names)):
+            wanted = columns(file.schema_arrow.names)
+            for batch in file.iter_batches(_rows_at_a_time(file.metadata), columns=wanted):
                 for row in batch.to_pylist():
                     yield Record(f"{path}: row {number}", row)
                     number += 1
     except (pyarrow.ArrowException, OSError) as error:
         raise InputError(f"{path}: not a readable Parquet file ({error})") from error
+
+
+def _rows_at_a_time(metadata: Any) -> int:
+    """Return how many rows of a Parquet file are read together, by the largest value that it may hold."""
+    groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
+    parts = (group.column(number) for group in groups for number in range(group.num_columns))
+    largest = max((part.total_uncompressed_size for part in parts), default=0)
+    return int(min(PARQUET_ROWS, max(1, PARQUET_BYTES // max(1, largest))))
 
 
 def parse_json(text: str, where: str) -> Any:
@@ -134,8 +152,9 @@ def parse_json(text: str, where: str) -> Any:
         raise InputError(
             f"{where}: not valid json ({error.msg} at line {error.lineno}, column {error.colno})"
         ) from error
-    except RecursionError as error:
-        raise InputError(f"{where}: not valid json (nested too deeply)") from error
+    except (ValueError, RecursionError) as error:
+        why = "nested too deeply" if isinstance(error, RecursionError) else "a number of too many digits"
+        raise InputError(f"{where}: not valid json ({why})") from error
 
 
 def _scan_lines(path: Path, splits: Collection[str] | None, named: bool) -> Iterator[Record | InputError]:

@@ -360,6 +360,9 @@ def _delete_pending(path: Path, lock: FileLock) -> None:
 def _delete_abandoned(home: Path) -> None:
     """Delete the hidden folders whose processes have ended."""
     for path in home.glob(f"{PENDING}*"):
+        if path.is_symlink():  # not ours, and its lock would be a file somewhere else
+            _try_to_delete(path)
+            continue
         try:
             with FileLock(path / LOCK).acquire(blocking=False):
                 shutil.rmtree(path, ignore_errors=True)

@@ -12,18 +12,21 @@ made of its float32 weights (see ``minilm``).
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recap.assets import ASSETS, cache_dir, fetch
+from recap.assets import ASSETS, Asset, cache_dir, fetch
+from recap.assets.registry import LocalFile
 from recap.encoders.base import LoadOptions
 from recap.encoders.network import fingerprint_of
 from recap.encoders.onnx import OnnxImageEncoder, OnnxTextEncoder
 from recap.encoders.preprocess import Preprocess
-from recap.errors import AssetError
+from recap.errors import AssetError, ChecksumError, InputError
 from recap.files import atomic_write, file_sha256
 
 if TYPE_CHECKING:
@@ -147,13 +150,16 @@ def _calibration() -> list[dict[str, Any]]:
 
 
 def _kept(name: str, make: Callable[[], onnx.ModelProto]) -> Path:
-    """Return a graph from the cache folder, made if it is not there."""
+    """Return a graph from the cache folder, made if it is not there as it was written."""
     path = cache_dir() / "cut" / name
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        content = make().SerializeToString()
-        with atomic_write(path) as file:
-            file.write(content)
+    noted = path.with_suffix(".sha256")
+    with suppress(OSError, InputError, ChecksumError, UnicodeError):
+        return fetch(Asset(name, LocalFile(path), sha256=noted.read_text("ascii") or "none"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = make().SerializeToString()
+    for file_path, data in ((path, content), (noted, hashlib.sha256(content).hexdigest().encode())):
+        with atomic_write(file_path) as file:
+            file.write(data)
     return path
 
 

@@ -31,6 +31,8 @@ from recap.errors import ImageError
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 Take: TypeAlias = Callable[[int], None]
 """Receives the number of bytes that came, and raises when there is no room for them."""
+Known: TypeAlias = dict[str, Sequence[Address]]
+"""The addresses of the names that were met on the way to a picture."""
 PORTS = {"http": 80, "https": 443}
 CHUNK = 64 * 1024
 MAX_REDIRECTS = 3
@@ -60,17 +62,32 @@ DENIED = tuple(
 
 def is_public(address: Address) -> bool:
     """Tell whether an address is one of the open internet, and no other is hidden inside it."""
-    if isinstance(address, ipaddress.IPv6Address):
-        inner = address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)
-        if address in NAT64:
-            inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-        if inner is not None:
-            return is_public(inner)
-        if address.is_site_local:
-            return False
-    if any(address in network for network in DENIED):
+    if (inner := _inner(address)) is not None:
+        return is_public(inner)
+    if isinstance(address, ipaddress.IPv6Address) and address.is_site_local:
         return False
-    return address.is_global and not address.is_multicast and not address.is_reserved and not address.is_unspecified
+    return (
+        is_no_platform(address)
+        and address.is_global
+        and not address.is_multicast
+        and not address.is_reserved
+        and not address.is_unspecified
+    )
+
+
+def is_no_platform(address: Address) -> bool:
+    """Tell whether an address may be one that the user named: any but those of the platforms of clouds."""
+    inner = _inner(address) or address
+    return not any(inner in network for network in DENIED)
+
+
+def _inner(address: Address) -> ipaddress.IPv4Address | None:
+    """Return the IPv4 address that is hidden in an address of IPv6."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return None
+    if address in NAT64:
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)
 
 
 def resolve(host: str, port: int) -> list[Address]:
@@ -126,10 +143,11 @@ class Fetcher:
         """Do the work of ``fetch`` in this thread."""
         deadline = time.monotonic() + self.timeout
         host = self._parse_url(url, self._trusted).hostname if self._trusted else None
+        known: Known = {}
         for _ in range(MAX_REDIRECTS + 1):
             trusted = host is not None and _host_of(url) == host
             target = self._parse_url(url, trusted)
-            content, location = self._get(target, deadline, take, trusted)
+            content, location = self._get(target, deadline, take, trusted, known)
             if location is None:
                 return content
             url = urljoin(url, location)
@@ -151,10 +169,12 @@ class Fetcher:
             raise ImageError(f"{short_url(url)}: only the usual port of {target.scheme} is fetched from")
         return target
 
-    def _get(self, target: SplitResult, deadline: float, take: Take, trusted: bool) -> tuple[bytes, str | None]:
+    def _get(
+        self, target: SplitResult, deadline: float, take: Take, trusted: bool, known: Known
+    ) -> tuple[bytes, str | None]:
         """Return the content, or where it is instead."""
         url = target.geturl()
-        raw = self._connect(target, deadline, trusted)
+        raw = self._connect(target, deadline, trusted, known)
         try:
             with self._time_limit(raw, _seconds_left(url, deadline)):
                 return self._send(target, raw, deadline, take)
@@ -209,15 +229,15 @@ class Fetcher:
             if size > self.max_bytes:
                 raise ImageError(f"{short_url(url)}: larger than {self.max_bytes} bytes")
 
-    def _connect(self, target: SplitResult, deadline: float, trusted: bool) -> socket.socket:
-        """Connect to an address that was looked at, not to a name that may change its mind."""
+    def _connect(self, target: SplitResult, deadline: float, trusted: bool, known: Known) -> socket.socket:
+        """Connect to an address that was looked at, not to a name that may change its mind, even when redirected."""
         url, host = target.geturl(), target.hostname or ""
         port = (target.port if trusted else None) or self._ports[target.scheme]
         try:
-            addresses = self._resolve(host, port)
+            addresses = known[host] = known.get(host) or self._resolve(host, port)
         except (OSError, UnicodeError, ValueError) as error:
             raise ImageError(f"{short_url(url)}: there is no such host") from error
-        if not addresses or not all(map(_is_no_platform if trusted else self._allowed, addresses)):
+        if not addresses or not all(map(is_no_platform if trusted else self._allowed, addresses)):
             raise ImageError(f"{short_url(url)}: not a public address")
         try:
             return socket.create_connection((str(addresses[0]), port), timeout=_seconds_left(url, deadline))
@@ -269,11 +289,6 @@ def fetch_picture(url: str) -> bytes:
     """Return what lies at an address that the user named, or raise ``ImageError``."""
     # people copy addresses with letters and spaces that have to be escaped
     return _library_fetcher().fetch_now(quote(url.partition("#")[0], safe="%/:?&=+,;@!$'()*~[]"))
-
-
-def _is_no_platform(address: Address) -> bool:
-    """Tell whether an address may be one that the user named: any but those of the platforms of clouds."""
-    return not any(address in network for network in DENIED)
 
 
 def _check_kind(url: str, content_type: str) -> None:

@@ -131,6 +131,8 @@ async def _parse_json(request: Request) -> Received:
         raise Problem(422, f"the json must be an object with the picture in '{IMAGE}'")
     pictures, urls = (_listed(values.pop(name, [])) for name in (IMAGE, URL))
     files = [(shown_name("", number), decode_base64(text, number)) for number, text in enumerate(pictures)]
+    if len(values) > MAX_FIELDS:
+        raise Problem(413, f"{len(values)} fields are over the limit of {MAX_FIELDS}")
     if not all(isinstance(url, str) for url in urls):
         raise Problem(422, f"'{URL}' must be a text or several")
     return Received(files, urls, {name: _listed(value) for name, value in values.items() if value is not None})

@@ -18,6 +18,7 @@ from starlette.staticfiles import StaticFiles
 from recap import __version__
 from recap.alignment.mapping import METHODS
 from recap.batch.report import thumbnail
+from recap.datasets.records import printable
 from recap.errors import ImageError
 from recap.packs.search import PictureIndex
 from recap.server import schemas
@@ -311,7 +312,9 @@ async def search(
     folder = service.config.search or Path()
     results = [
         schemas.FoundPicture(
-            id=place, name=Path(pictures.paths[place]).relative_to(folder).as_posix(), similarity=similarity
+            id=place,
+            name=printable(Path(pictures.paths[place]).relative_to(folder).as_posix()),
+            similarity=similarity,
         )
         for place, similarity in ranked
     ]

@@ -36,7 +36,10 @@ ABILITIES = (
 )
 CANNOT = "I cannot answer that. " + ABILITIES
 
-_QUOTED = re.compile(r"[\"\u201c\u201e]([^\"\u201c\u201d]{2,1000})[\"\u201d\u201c]")
+MAX_PROMPT = 4000
+"""Characters of a prompt that are looked at: patterns may take the square of them."""
+
+_QUOTED = re.compile(r"[\"\u201c\u201e]([^\"\u201c\u201d\u201e]{2,1000})[\"\u201d\u201c]")
 _QUESTION = re.compile(
     r"^\W*(?:please\W+)?(?:answer\b.{0,40}?:\s*)?(?:is there|are there|(?:is|are) (?:this|that|it|these)|"
     r"(?:do|can) you see|do(?:es)? (?:this|the|it)(?: (?:image|picture|photo)?\s*)?"
@@ -66,6 +69,7 @@ class Wanted:
 
 def read_prompt(text: str) -> Wanted:
     """Return what a prompt asks for; one that says nothing else asks for a caption."""
+    text = " ".join(text[:MAX_PROMPT].split())
     quoted, question = _QUOTED.search(text), _QUESTION.search(text)
     if quoted and _YES_NO.search(text):
         return Wanted("judge", quoted[1].strip())
@@ -114,6 +118,7 @@ MAX_TEXT = 100_000
 
 _Prompt = Annotated[str, Field(max_length=MAX_TEXT)]
 _Base64 = Annotated[str, Field(json_schema_extra={"format": "byte"})]
+_Pictures = Annotated[list[_Base64], Field(fail_fast=True)]
 
 
 # clients send many more settings, which mean nothing here and are passed over
@@ -135,7 +140,7 @@ class Message(BaseModel):
     """A message of a conversation, as OpenAI's clients send it."""
 
     role: str = Field(max_length=50)
-    content: _Prompt | list[Part] | None = None
+    content: _Prompt | Annotated[list[Part], Field(fail_fast=True)] | None = None
 
 
 class ResponseFormat(BaseModel):
@@ -148,7 +153,7 @@ class Completion(BaseModel):
     """What OpenAI's clients send."""
 
     model: str = Field(MODEL, max_length=200)
-    messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES)
+    messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)
     stream: bool | None = False
     response_format: ResponseFormat | None = None
 
@@ -158,14 +163,14 @@ class OllamaMessage(BaseModel):
 
     role: str = Field(max_length=50)
     content: _Prompt | None = ""
-    images: list[_Base64] | None = Field(None, description="Pictures in base64.")
+    images: _Pictures | None = Field(None, description="Pictures in base64.")
 
 
 class OllamaChat(BaseModel):
     """What Ollama's clients send to go on with a conversation."""
 
     model: str = Field(MODEL, max_length=200)
-    messages: list[OllamaMessage] = Field([], max_length=MAX_MESSAGES)
+    messages: list[OllamaMessage] = Field([], max_length=MAX_MESSAGES, fail_fast=True)
     stream: bool | None = True
     format: Any = None
 
@@ -175,7 +180,7 @@ class OllamaGenerate(BaseModel):
 
     model: str = Field(MODEL, max_length=200)
     prompt: _Prompt | None = ""
-    images: list[_Base64] | None = Field(None, description="Pictures in base64.")
+    images: _Pictures | None = Field(None, description="Pictures in base64.")
     stream: bool | None = True
     format: Any = None
 

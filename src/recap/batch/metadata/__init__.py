@@ -185,7 +185,8 @@ def _put(path: Path, data: bytes, *, like: Path) -> None:
     """Write a file in one step, with the times, permissions and, where it is allowed, the owner of another."""
     if not os.access(like, os.W_OK):
         raise InputError(f"{like}: the file is protected against writing")
-    with atomic_write(path) as file:
+    # a link that leads to nothing, in the place of a file to be kept, is replaced and not followed
+    with atomic_write(path, follow=False) as file:
         file.write(data)
         file.flush()
         shutil.copystat(like, file.name)
