@@ -1,11 +1,13 @@
-"""Attack packs and pictures in many ways, and count what does not hold.
+"""Attack packs, files, the service and pictures in many ways, and count what does not hold.
 
-    python benchmarks/attack.py FOLDER [--packs 2500] [--pictures 2500] [--writers 40] [--seed 0]
+    python benchmarks/attack.py FOLDER [--packs 2000] [--files 1000] [--requests 1000] [--pictures 2000] [--writers 40]
 
 FOLDER holds pictures to mutate. Packs are damaged one file at a time and then verified, loaded, captioned with, added
-to and saved; pictures are mutated and decoded apart; pairs of processes change one pack at once, and some are killed.
-Each attempt on a pack or a picture is made in a child with a limit on time. Prints how many attempts ended how; the
-exit code is 1 if one hung, crashed, ended in a traceback or left a pack that does not verify. No connection is opened.
+to and saved; the tables, archives and pages of data sets are damaged and read, and pictures described; requests to
+every route of the service are mutated; pictures are mutated and decoded apart; pairs of processes change one pack at
+once, and some are killed. Each attempt is made in a child with a limit on time and memory. Prints how many ended how;
+the exit code is 1 if one hung, crashed, ended in a traceback or an error of the server, wrote a file elsewhere, or left
+a pack that does not verify. No connection is opened.
 """
 
 from __future__ import annotations
@@ -14,18 +16,27 @@ import argparse
 import importlib
 import json
 import multiprocessing
+import os
 import random
+import resource
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 import traceback
+from base64 import b64encode
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
 from recap import ReCap
+from recap.alt.fill import fill
+from recap.batch.metadata import add_keywords, write_description
 from recap.datasets import Sentence, find_images, read_pairs
 from recap.encoders import load_encoder
 from recap.encoders.apart import ApartDecoder
@@ -38,6 +49,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 WORLD: Any = importlib.import_module("conftest")
 MUTATIONS: Any = importlib.import_module("security.mutations")
 SECONDS = 60
+MEMORY = 4 << 30
+"""Bytes that a child may have."""
+COUNTS = (("packs", 2000), ("files", 1000), ("requests", 1000), ("pictures", 2000), ("writers", 40), ("seed", 0))
+STARTED = "started"
+"""What a child says when its attempts begin."""
 HELD = ("fine", "refused")
 ADDED, UPDATED, FORGOTTEN = "a wall that nobody has seen", "this blue wall once more", "red0.png"
 """What the writers add to a pack, and what they take out of it."""
@@ -47,13 +63,15 @@ def main() -> None:
     """Run the campaign."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    for name, count in (("packs", 2500), ("pictures", 2500), ("writers", 40), ("seed", 0)):
+    for name, count in COUNTS:
         parser.add_argument(f"--{name}", type=int, default=count)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        world = make_world(Path(temporary))
+        world = make_world(Path(temporary) / "world")
         outcomes = {
-            "packs": attack_packs(world, given.packs, given.seed),
+            "packs": attack_in_children(use_packs, world, given.packs, given.seed),
+            "files": attack_in_children(use_files, world, given.files, given.seed),
+            "requests": attack_in_children(use_service, world, given.requests, given.seed),
             "pictures": attack_pictures(list(find_images([given.folder])), given.pictures, given.seed),
             "writers": attack_with_writers(world, given.writers, given.seed),
         }
@@ -67,7 +85,7 @@ def main() -> None:
 
 def make_world(work: Path) -> Path:
     """Make pictures of one colour, an encoder for them, and a pack; return the folder of all three."""
-    (work / "pairs").mkdir()
+    (work / "pairs").mkdir(parents=True)
     (work / "encoder").mkdir()
     WORLD.make_encoder(work / "encoder", 4)
     for colour, rgb in WORLD.COLOURS.items():
@@ -81,23 +99,29 @@ def make_world(work: Path) -> Path:
     return work
 
 
-def attack_packs(world: Path, count: int, seed: int) -> Counter[str]:
-    """Damage packs, and use them in children that can be killed when they hang."""
+Use = Callable[[Path, int, random.Random], str]
+"""Makes one attempt in a folder, and returns how it ended; what is raised is told by its kind."""
+
+
+def attack_in_children(start_using: Callable[[Path], Use], world: Path, count: int, seed: int) -> Counter[str]:
+    """Make attempts in children, a few in each, that can be killed when they hang."""
     counts: Counter[str] = Counter()
     context = multiprocessing.get_context("spawn")
     done, block = 0, 50
     while done < count:
         ours, theirs = context.Pipe(duplex=False)
         numbers = range(seed + done, seed + min(count, done + block))
-        child = context.Process(target=use_packs, args=(world, numbers, theirs))
+        child = context.Process(target=make_attempts, args=(start_using, world, numbers, theirs))
         child.start()
         theirs.close()
+        ours.poll(SECONDS * 5)  # to start is no part of an attempt
         while True:
             try:
                 if not ours.poll(SECONDS):
                     counts["hung"] += 1
                     break
-                counts[ours.recv()] += 1
+                if (outcome := ours.recv()) != STARTED:
+                    counts[outcome] += 1
             except EOFError:
                 break
             finally:
@@ -111,28 +135,145 @@ def attack_packs(world: Path, count: int, seed: int) -> Counter[str]:
     return counts
 
 
-def use_packs(world: Path, numbers: range, outcomes: Any) -> None:
-    """Do with damaged packs what people do with packs."""
-    encoder = load_encoder(f"onnx:{world / 'encoder'}")
-    picture = world / "pairs" / "red0.png"
+def make_attempts(start_using: Callable[[Path], Use], world: Path, numbers: range, outcomes: Any) -> None:
+    """Make some attempts, and tell how each has ended."""
+    # what a library maps and does not use counts, too
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    use, before = start_using(world), names(world)
+    outcomes.send(STARTED)
     for number in numbers:
-        folder = world / f"damaged{number}"
-        shutil.copytree(world / "good", folder)
-        what = MUTATIONS.mutate_pack(folder, random.Random(number))
+        room = Path(tempfile.mkdtemp(dir=world))
         try:
-            list(verify(folder))
-            ReCap.from_pretrained(folder).caption(picture)
-            captions.add(folder, [Sentence("one more red wall", "mine", "", False)], encoder.text)
-            ReCap.from_pretrained(folder).save_pretrained(folder)
-            outcome = "fine"
+            outcome = use(room, number, random.Random(number))
         except (RecapError, OSError):
             outcome = "refused"
         except Exception:
-            print(f"attempt {number} ({what}):", file=sys.stderr)
+            print(f"attempt {number} of {start_using.__name__}:", file=sys.stderr)
             traceback.print_exc()
             outcome = "traceback"
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(room, ignore_errors=True)
+        if found := names(world) ^ before:
+            print(f"attempt {number} of {start_using.__name__} has changed {sorted(found)}", file=sys.stderr)
+            outcome, before = "escaped", names(world)
         outcomes.send(outcome)
+
+
+def names(world: Path) -> frozenset[tuple[str, int, int]]:
+    """Return what is around the rooms of the attempts; a file that is written anew is another one."""
+    paths = [path for path in world.parent.rglob("*") if world / "cache" not in (path, *path.parents)]
+    return frozenset((str(path), path.lstat().st_ino, path.lstat().st_size * path.is_file()) for path in paths)
+
+
+def use_packs(world: Path) -> Use:
+    """Do with damaged packs what people do with packs."""
+    encoder = load_encoder(f"onnx:{world / 'encoder'}")
+    picture = world / "pairs" / "red0.png"
+
+    def use(room: Path, number: int, draws: random.Random) -> str:
+        folder = room / "pack"
+        shutil.copytree(world / "good", folder)
+        MUTATIONS.mutate_pack(folder, draws)
+        list(verify(folder))
+        ReCap.from_pretrained(folder).caption(picture)
+        captions.add(folder, [Sentence("one more red wall", "mine", "", False)], encoder.text)
+        ReCap.from_pretrained(folder).save_pretrained(folder)
+        return "fine"
+
+    return use
+
+
+PAGE = '<!DOCTYPE html><meta charset="utf-8"><base href="."><img src="red0.png" alt><img srcset="a.png 2x, b.png">'
+
+
+def use_files(world: Path) -> Use:
+    """Read damaged tables, archives and pages, and describe damaged pictures."""
+    rows = [{"image": f"{colour}0.png", "caption": f"a {colour} wall"} for colour in WORLD.COLOURS]
+    pictures = [{"id": number, "file_name": row["image"]} for number, row in enumerate(rows)]
+    notes = [{"image_id": number, "caption": row["caption"]} for number, row in enumerate(rows)]
+
+    def use(room: Path, number: int, draws: random.Random) -> str:
+        kind = draws.choice(("jsonl", "json", "csv", "parquet", "tar", "html", "png", "jpg", "webp"))
+        path = room / f"a.{kind}"
+        if kind in ("png", "jpg", "webp"):
+            Image.open(world / "pairs" / "red0.png").save(path)
+            add_keywords(path, ["wall"])
+        elif kind == "html":
+            path.write_text(PAGE * 3)
+        elif kind == "tar":
+            with tarfile.open(path, "w") as archive:
+                for file in sorted((world / "pairs").iterdir()):
+                    archive.add(file, file.name)
+        elif kind == "parquet":
+            import pyarrow.parquet
+
+            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+        elif kind == "csv":
+            path.write_text("image,caption\n" + "".join(f"{row['image']},{row['caption']}\n" for row in rows))
+        else:
+            coco = json.dumps({"images": pictures, "annotations": notes})
+            path.write_text(coco if kind == "json" else "".join(f"{json.dumps(row)}\n" for row in rows))
+        mutate = MUTATIONS.mutate_json if kind == "json" else MUTATIONS.mutate_file
+        mutate(path, draws, *(() if kind == "json" else ([world / "pairs" / "red0.png", path],)))
+        if kind in ("png", "jpg", "webp"):
+            write_description(path, "a wall", generator="recap", keep_original=True)
+        elif kind == "html":
+            fill(
+                path.read_bytes() if path.is_file() else b"",
+                lambda sources: [ImageError("x") for _ in sources],
+                base=room,
+            )
+        else:
+            read_pairs(path, on_broken=lambda error: None)
+        return "fine"
+
+    return use
+
+
+def use_service(world: Path) -> Use:
+    """Send mutated requests to every route."""
+    from fastapi.testclient import TestClient
+
+    from recap.server import ServerConfig, create_app
+
+    os.environ["RECAP_CACHE"] = str(world / "cache")
+    config = ServerConfig(decode_apart=False, editable=True, search=world / "pairs")
+    app = create_app(ReCap.from_pretrained(world / "good"), config)
+    client = TestClient(app, base_url="http://localhost", raise_server_exceptions=False)
+    client.__enter__()
+    bodies = list(requests(b64encode((world / "pairs" / "red0.png").read_bytes()).decode()))
+
+    def use(room: Path, number: int, draws: random.Random) -> str:
+        route, body = draws.choice(bodies)
+        body = json.loads(json.dumps(body))
+        for _ in range(draws.randint(1, 3)):
+            MUTATIONS.mutate_value(body, draws)
+        content = bytearray(json.dumps(body).encode())
+        for _ in range(draws.randint(1, 9) if draws.random() < 0.3 else 0):
+            content[draws.randrange(len(content))] = draws.randrange(256)
+        answer = client.post(route, content=bytes(content), headers={"Content-Type": "application/json"})
+        if answer.status_code >= 500:
+            print(
+                f"attempt {number}: {route} answered {answer.status_code} to {bytes(content)[:300]!r}", file=sys.stderr
+            )
+            return "server error"
+        return "fine" if answer.status_code < 300 else "refused"
+
+    return use
+
+
+def requests(picture: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield for every route that takes json a body that it takes."""
+    for route in ("caption", "caption/stream", "retrieve", "tags", "map"):
+        yield f"/v1/{route}", {"image": [picture], "url": []}
+    yield "/v1/caption", {"image": picture, "k": 3, "temperature": 0.5, "samples": 2, "seed": 1, "exclude": ["a wall"]}
+    yield "/v1/score", {"image": picture, "caption": ["a red wall"], "reference": ["a wall"]}
+    yield "/v1/search", {"text": "a red wall", "k": 3}
+    yield "/v1/datastore", {"captions": [{"text": "a wall", "source": "mine", "image_id": "1", "synthetic": False}]}
+    parts = [{"type": "text", "text": 'Is "a wall" right?'}]
+    parts.append({"type": "image_url", "image_url": {"url": f"data:image/png;base64,{picture}"}})
+    yield "/v1/chat/completions", {"model": "recap", "messages": [{"role": "user", "content": parts}], "stream": False}
+    yield "/api/generate", {"model": "recap", "prompt": "tags", "images": [picture], "stream": True, "format": "json"}
+    yield "/api/chat", {"messages": [{"role": "user", "content": "alt", "images": [picture]}], "stream": False}
 
 
 def attack_pictures(pictures: list[Path], count: int, seed: int) -> Counter[str]:

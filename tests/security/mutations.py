@@ -50,6 +50,13 @@ def mutate_json(path: Path, draws: random.Random) -> str:
         path.write_text(draws.choice(("[" * 200_000, '{"a":' * 200_000, "1" * 10_000, "", "null", "[]", "\ufeff{}")))
         return "replaced"
     root = json.loads(path.read_text(encoding="utf-8"))
+    said = mutate_value(root, draws)
+    path.write_text(json.dumps(root), encoding="utf-8", errors="surrogatepass")
+    return said
+
+
+def mutate_value(root: Any, draws: random.Random) -> str:
+    """Change one value somewhere in a value of json."""
     place, trail = root, []
     while True:
         keys = list(place) if isinstance(place, dict) else list(range(len(place)))
@@ -68,7 +75,6 @@ def mutate_json(path: Path, draws: random.Random) -> str:
         place["unknown"] = draws.choice(STRANGE)
     else:
         place[key] = draws.choice(STRANGE)
-    path.write_text(json.dumps(root), encoding="utf-8", errors="surrogatepass")
     return f"{how} at {'.'.join(trail)}"
 
 
