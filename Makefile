@@ -3,6 +3,7 @@
 # make results DATA=DIR   every table of docs/results.md again, the cheap ones first; resumes
 PYTHON ?= python3
 BIN := .venv/bin
+QUICK := $(addprefix tests/,alignment alt assets batch datasets datastore encoders packs security server test_*.py)
 
 .PHONY: demo test test-lowest lint bench results clean
 
@@ -15,11 +16,13 @@ test: .venv/all lint
 	-command -v npm > /dev/null && timeout 60 npm install --no-save --silent axe-core   # its test is skipped without it
 	$(BIN)/python -m pytest -n 2
 
-# the lowest versions that pyproject.toml allows; not part of every run
+# the lowest versions that pyproject.toml allows, with what needs no torch; not part of every run
 test-lowest:
-	uv venv --clear .venv-lowest
-	uv pip install --python .venv-lowest --resolution lowest-direct --editable '.[serve,dev]'
-	.venv-lowest/bin/python -m pytest -n 2
+	$(PYTHON) -m venv --clear .venv-lowest
+	.venv-lowest/bin/python -m pip install --quiet uv
+	.venv-lowest/bin/uv pip install --quiet --python .venv-lowest --resolution lowest-direct --editable '.[serve,test]'
+	.venv-lowest/bin/recap setup
+	.venv-lowest/bin/python -m pytest -n 2 $(QUICK)
 
 lint: .venv/all
 	$(BIN)/ruff check
