@@ -269,7 +269,7 @@ def requests(picture: str) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "/v1/score", {"image": picture, "caption": ["a red wall"], "reference": ["a wall"]}
     yield "/v1/search", {"text": "a red wall", "k": 3}
     yield "/v1/datastore", {"captions": [{"text": "a wall", "source": "mine", "image_id": "1", "synthetic": False}]}
-    parts = [{"type": "text", "text": 'Is "a wall" right?'}]
+    parts: list[dict[str, Any]] = [{"type": "text", "text": 'Is "a wall" right?'}]
     parts.append({"type": "image_url", "image_url": {"url": f"data:image/png;base64,{picture}"}})
     yield "/v1/chat/completions", {"model": "recap", "messages": [{"role": "user", "content": parts}], "stream": False}
     yield "/api/generate", {"model": "recap", "prompt": "tags", "images": [picture], "stream": True, "format": "json"}

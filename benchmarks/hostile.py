@@ -17,6 +17,7 @@ import struct
 import threading
 import time
 import zlib
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -139,6 +140,8 @@ def requests(good: bytes, seed: int) -> Iterator[tuple[str, bytes, float]]:
             request(value("url", f"http://{host}/") + f"--{BOUNDARY}--\r\n".encode()),
             0,
         )
+    for what, path, content in json_bodies(good):
+        yield what, json_request(path, content), 0
     body, edge = form(good), BOUNDARY.encode()
     yield "a length that is too large", request(body, length=len(body) + 10_000), 0
     yield "a length that is too small", request(body, length=len(body) // 2), 0
@@ -164,6 +167,30 @@ def requests(good: bytes, seed: int) -> Iterator[tuple[str, bytes, float]]:
         for _ in range(chance.randint(1, 200)):
             torn[chance.randrange(len(torn))] = chance.randrange(256)
         yield "a JPEG with random bytes", request(form(bytes(torn[: chance.randint(100, len(torn))]))), 0
+
+
+def json_request(path: str, body: bytes) -> bytes:
+    """Return a whole request with a json body."""
+    kind = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    return f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{kind}".encode() + body
+
+
+def json_bodies(good: bytes) -> Iterator[tuple[str, str, bytes]]:
+    """Yield for routes that take json what nobody should send: what it is, the route and the body."""
+    picture = b64encode(good).decode()
+    prompts = ("is there a" + " " * 90_000 + "x", "\u201e" * 90_000, "\ud800", 'Is "\x00" right?', "a" * 200_000)
+    for text in prompts:
+        yield "a prompt", "/api/generate", json.dumps({"prompt": text, "images": [picture], "stream": False}).encode()
+    content: list[object] = [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{picture}"}}]
+    for parts in (content * 100, [0] * 15_000, [{"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}]):
+        yield (
+            "parts of a message",
+            "/v1/chat/completions",
+            json.dumps({"messages": [{"role": "user", "content": parts}]}).encode(),
+        )
+    for path in ("/v1/caption", "/v1/search", "/api/chat", "/v1/chat/completions"):
+        for body in (b"[" * 19_000, b"1" * 100_000, b"\xff", json.dumps(dict.fromkeys(map(str, range(9000)))).encode()):
+            yield "strange json", path, body
 
 
 def send(server: Server, content: bytes, pause: float) -> str:

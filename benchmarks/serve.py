@@ -1,10 +1,12 @@
 """Load on ``recap serve``: batching on against batching off, and an end in the middle.
 
-    python benchmarks/serve.py FOLDER_OF_PICTURES [--pack builtin] [--clients 32] [--seconds 60] [--lm NAME]
+    python benchmarks/serve.py FOLDER_OF_PICTURES [--pack builtin] [--clients 32] [--seconds 60] [--lm NAME] [--soak]
 
 The clients are threads of this process; the server is another. Each sends pictures one after the other, none twice
 before all were sent. Prints the captions a second with and without batching and their ratio, the 95th percentile of
-the latency, the server's memory, and what became of every request when SIGTERM came under full load.
+the latency, the server's memory, and what became of every request when SIGTERM came under full load. With ``--soak``
+one server stands one load; the exit code is 1 if an answer was an error of the server, or if the memory of server and
+decoders, once half the time is over, was more than 5 % above what it had been.
 """
 
 from __future__ import annotations
@@ -45,8 +47,10 @@ class Server:
 
     @property
     def memory(self) -> float:
-        """Resident memory in MB, as Linux tells it."""
-        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        """Resident memory of the server and its decoders in MB, as Linux tells it."""
+        tasks = Path(f"/proc/{self.process.pid}/task")
+        children = [number for file in tasks.glob("*/children") for number in _read(file)]
+        pages = sum(int(fields[1]) for pid in (self.process.pid, *children) if (fields := _read(f"/proc/{pid}/statm")))
         return pages * resource.getpagesize() / 1e6
 
     def stop(self) -> str:
@@ -63,6 +67,14 @@ class Server:
         return self.last_line
 
     reader: threading.Thread = field(default_factory=threading.Thread)
+
+
+def _read(file: str | Path) -> list[str]:
+    """Return the fields of a file about a process, none when it has ended."""
+    try:
+        return Path(file).read_text().split()
+    except OSError:
+        return []
 
 
 @contextmanager
@@ -165,8 +177,10 @@ def drive(server: Server, bodies: Sequence[bytes], clients: int, seconds: float,
     return load, memory
 
 
-def throughput(options: Sequence[str], bodies: Sequence[bytes], clients: int, seconds: float) -> float:
-    """Print what a server does under load, and return its captions a second."""
+def throughput(
+    options: Sequence[str], bodies: Sequence[bytes], clients: int, seconds: float, *, soak: bool = False
+) -> float:
+    """Print what a server does under load, and return its captions a second; ``soak`` ends all if it is not well."""
     with serving(*options) as server:
         drive(server, bodies, clients, min(5.0, seconds / 4), end=False)  # warm
         started = time.perf_counter()
@@ -179,6 +193,9 @@ def throughput(options: Sequence[str], bodies: Sequence[bytes], clients: int, se
         f"{' '.join(options)}: {rate:.1f} captions/s, p95 {latency:.2f} s, {dict(load.outcomes)}, memory "
         f"{max(memory[:half]):.0f} MB in the first half, {max(memory[half:]):.0f} MB in the second; {said}"
     )
+    wrong = [outcome for outcome in load.outcomes if outcome not in ("200", "503")]
+    if soak and (wrong or max(memory[half:]) > 1.05 * max(memory[:half])):
+        raise SystemExit("not good enough")
     return rate
 
 
@@ -200,11 +217,15 @@ def main() -> None:
     parser.add_argument("--lm", default="none")
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--soak", action="store_true")
     parser.add_argument("--count", type=int, default=1000, help="So many pictures are sent, again and again.")
     given = parser.parse_args()
     files = sorted(path for path in given.pictures.iterdir() if path.suffix.lower() in (".jpg", ".jpeg", ".png"))
     bodies = [body(path.read_bytes()) for path in files[: given.count]]
     options = ["--pack", given.pack, "--lm", given.lm]
+    if given.soak:
+        throughput(options, bodies, given.clients, given.seconds, soak=True)
+        return
     alone = throughput([*options, "--max-batch", "1"], bodies, given.clients, given.seconds)
     together = throughput(options, bodies, given.clients, given.seconds)
     print(f"batching: {together / alone:.2f} times the captions a second")

@@ -294,7 +294,7 @@ def test_a_shard_ends_at_a_member_that_claims_too_much(tmp_path: Path, name: str
     worker.start()
     worker.join(20)
     assert [type(item) for item in found] == [Pair, InputError]
-    assert f"{name} ({size} bytes) is over the limit of 1 GiB" in str(found[1])
+    assert f"{name} ({size} bytes) is over the limit of 1024 MiB" in str(found[1])
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -72,9 +73,9 @@ def mutate_value(root: Any, draws: random.Random) -> str:
     if how == "drop":
         del place[key]
     elif how == "extra" and isinstance(place, dict):
-        place["unknown"] = draws.choice(STRANGE)
+        place["unknown"] = deepcopy(draws.choice(STRANGE))
     else:
-        place[key] = draws.choice(STRANGE)
+        place[key] = deepcopy(draws.choice(STRANGE))
     return f"{how} at {'.'.join(trail)}"
 
 
