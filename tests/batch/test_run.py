@@ -13,6 +13,7 @@ from recap.batch import Record, Sink, Summary, caption_files, open_output, prove
 from recap.batch.run import CaptionJob
 from recap.captioner import ReCap
 from recap.errors import InputError
+from recap.files import progress_bar
 from recap.language import Decoding
 from recap.types import Draft, Prompt
 
@@ -170,6 +171,26 @@ def test_a_sink_may_write_into_the_picture(captioner: ReCap, folder: Path, tmp_p
     assert len(lines(out)) == 18
     assert counts(run(captioner, folder, out, [Comment()])) == (0, 18, 0)
     assert counts(run(captioner, folder, out)) == (0, 18, 0)
+
+
+def test_the_bar_begins_to_count_when_captions_can_be_searched(
+    captioner: ReCap, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    order: list[str] = []
+    search = captioner.datastore.search
+
+    def begin(*given: object, **options: object) -> object:
+        order.append("bar")
+        return progress_bar(*given, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(
+        captioner.datastore, "search", lambda *args, **more: order.append("search") or search(*args, **more)
+    )
+    monkeypatch.setattr("recap.batch.run.progress_bar", begin)
+    run(captioner, folder, tmp_path / "out.jsonl")
+    assert order[:3] == ["search", "bar", "search"]
+    run(captioner, folder, tmp_path / "out.jsonl")
+    assert order[-1] == "bar", "nothing is left to caption"
 
 
 def test_without_a_journal_nothing_is_remembered(captioner: ReCap, folder: Path):

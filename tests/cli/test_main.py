@@ -1,11 +1,15 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+import click
 import pytest
 from program import recap
+
+from recap.cli.main import cli
 
 needs_ct2 = pytest.mark.skipif(find_spec("ctranslate2") is None, reason="needs the extra ct2")
 
@@ -180,3 +184,19 @@ def test_foreign_folders_are_refused_before_any_work(pairs_folder: Path, tmp_pat
 def test_candidates_of_no_model(pack: Path, new_pictures: dict[str, Path]):
     done = recap("caption", "--pack", pack, "--lm", "none", "--candidates", "lm", new_pictures["red"], code=2)
     assert "needs a language model" in done.stderr
+
+
+def _commands(command: click.Command) -> Iterator[click.Command]:
+    yield command
+    for below in getattr(command, "commands", {}).values():
+        yield from _commands(below)
+
+
+def test_every_command_and_option_explains_itself():
+    for command in _commands(cli):
+        short = command.get_short_help_str(62)
+        assert short.endswith("."), f"{command.name}: the list of commands cuts its first sentence off"
+        assert not short.endswith("..."), f"{command.name}: the list of commands cuts its first sentence off"
+        for option in command.params:
+            if isinstance(option, click.Option):
+                assert len((option.help or "").split()) >= 4, f"{command.name} {option.opts}"

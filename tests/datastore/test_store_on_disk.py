@@ -191,6 +191,14 @@ def test_the_lists_that_are_committed_are_those_of_the_centre(tmp_path, another,
     assert files(tmp_path) == listed(tmp_path) or another == "twin that waits"
 
 
+def test_building_lists_shows_how_far_it_is(tmp_path, unit, monkeypatch, capsys):
+    monkeypatch.setattr("recap.files.LOG_SECONDS", 0.0)
+    store = make(tmp_path, unit)
+    store.progress = True
+    store.commit()
+    assert "recap: index: 200 of 200 after " in capsys.readouterr().err
+
+
 def test_lists_on_a_full_disk(tmp_path, unit, monkeypatch):
     builder = lists.ListBuilder(lists.train(unit(100), 100, DiskArguments(lists=3)), tmp_path)
     builder.add(np.arange(100), unit(100))

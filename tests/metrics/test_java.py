@@ -90,6 +90,12 @@ def test_meteor_equals_coco_caption(meteor_files):
     assert 0.02 < result.standard_error < 0.12
 
 
+def test_meteor_shows_how_far_it_is(meteor_files, monkeypatch, capsys):
+    monkeypatch.setattr("recap.files.LOG_SECONDS", 0.0)
+    meteor(CANDIDATES, REFERENCES, progress=True, **meteor_files)
+    assert "recap: METEOR: 4 of 4 after " in capsys.readouterr().err
+
+
 def test_meteor_takes_candidates_in_any_number_and_survives_bars_and_blanks(meteor_files):
     mixed = ["||| two dogs", CANDIDATES[1], "", "\n"]
     result = meteor(mixed, REFERENCES, [1, 1, 1, 0], **meteor_files)

@@ -56,7 +56,60 @@ def test_a_second_search_reads_nothing_but_what_has_changed(pack_folder: Path, p
     assert {Path(item.path).stem for item in search.search("a red wall", changed, 2)} == {"red", "green"}
 
 
-def _refuse() -> None:
+@pytest.fixture
+def kept_points(monkeypatch: pytest.MonkeyPatch, photos: Path) -> Path:
+    """The pictures of a folder that count as many, and can all be read."""
+    monkeypatch.setattr("recap.packs.search.MANY", 2)
+    (photos / "torn.png").unlink()
+    return photos
+
+
+def test_points_of_many_pictures_are_taken_as_they_were_written(
+    pack_folder: Path, kept_points: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    search, cache = PictureSearch.load(pack_folder), tmp_path / "vectors.sqlite"
+    first = search.index(kept_points, cache=cache)
+    monkeypatch.setattr("recap.packs.search.VectorCache", _refuse)
+    again = search.index(kept_points, cache=cache)
+    assert again.paths == first.paths
+    np.testing.assert_array_equal(again.vectors, first.vectors)
+
+
+@pytest.mark.parametrize("change", ["a picture", "the map", "the file", "its end", "another folder"])
+def test_points_of_anything_else_are_not_taken(pack_folder: Path, kept_points: Path, tmp_path: Path, change: str):
+    search, cache = PictureSearch.load(pack_folder), tmp_path / "vectors.sqlite"
+    search.index(kept_points, cache=cache)
+    (file,) = tmp_path.glob("points-*.f4")
+    before = content = file.read_bytes()
+    if change == "a picture":
+        shutil.copyfile(kept_points / "deep" / "blue.png", kept_points / "red.png")
+    elif change == "the map":
+        search.alignment.W_ = -search.alignment.W_
+    elif change == "the file":
+        content = before[:-9] + bytes([before[-9] ^ 1]) + before[-8:]
+    elif change == "its end":
+        content = before[:-4]
+    file.write_bytes(content)
+    if change == "another folder":
+        kept_points = kept_points.rename(tmp_path / "moved")
+    expected = search.index(kept_points)
+    np.testing.assert_array_equal(search.index(kept_points, cache=cache).vectors, expected.vectors)
+    assert (file.read_bytes() == before) == (change in ("the file", "its end", "another folder"))
+
+
+def test_a_folder_in_which_nothing_can_be_written_is_searched_all_the_same(
+    pack_folder: Path, kept_points: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    search, cache = PictureSearch.load(pack_folder), tmp_path / "vectors.sqlite"
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(path)
+
+    monkeypatch.setattr("recap.packs.search.atomic_write", refuse)
+    assert len(search.index(kept_points, cache=cache).paths) == len(search.index(kept_points).paths) > 1
+
+
+def _refuse(*given: object) -> None:
     raise AssertionError("it read a picture")
 
 

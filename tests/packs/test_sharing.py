@@ -47,6 +47,14 @@ def test_joined_packs_equal_one_fit_to_all(fit: Fit, pairs: list[Pair], tmp_path
     np.testing.assert_allclose(merged.alignment.W_, rest.alignment.W_, atol=1e-6)
 
 
+def test_joining_shows_how_far_it_is(
+    fit: Fit, pairs: list[Pair], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr("recap.files.LOG_SECONDS", 0.0)
+    merge([fit(pairs[:9]), fit(pairs[9:])], progress=True)
+    assert capsys.readouterr().err.count("recap: captions: 1 of 1 after ") == 2
+
+
 def test_pictures_in_both_are_told(fit: Fit, pairs: list[Pair]):
     with pytest.warns(RecapWarning, match="3 pictures are in more than one"):
         merge([fit(pairs[:9]), fit(pairs[6:])])

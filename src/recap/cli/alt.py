@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 @click.argument("pages", nargs=-1, required=True, type=FILE, metavar="PAGE...")
 @pack_options
 @confidence_option("default: 0.5, where the pack is calibrated; 0 takes all")
-@click.option("--base", type=FOLDER, help="Folder that the sources of pictures start from (default: the page's).")
-@click.option("--out", type=OUTPUT, help="Write the page to this file.")
+@click.option("--base", type=FOLDER, help="Folder from which relative src paths start (default: that of the page).")
+@click.option("--out", type=OUTPUT, help="File to write the page to.")
 @click.option("--in-place", is_flag=True, help="Write each page back to where it was.")
 @click.option("--empty", is_flag=True, help='Also fill alt="", which stands for decoration.')
 @click.option("--placeholders", is_flag=True, help="Also replace texts such as image, IMG_1234 or the file's name.")
@@ -46,12 +46,13 @@ def alt(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Fill in the missing alternative texts of local pictures, and leave every other byte of PAGE as it is.
+    """Fill in missing alt texts of web pages.
 
-    Prints the page unless --out or --in-place says where it goes. What was written has the attribute
-    data-alt-source="recap". Pictures of the web are named on standard error and left alone without --remote; one
-    that cannot be read is named too, and makes the exit code 1. So is one whose caption is right with a probability
-    below 0.5, or --min-confidence, and is not written; that is no error. A wrong text is worse than none.
+    Every other byte of PAGE stays as it is. Prints the page unless --out or --in-place says where it goes. What was
+    written has the attribute data-alt-source="recap". Pictures of the web are named on standard error and left alone
+    without --remote; one that cannot be read is named too, and makes the exit code 1. So is one whose caption is right
+    with a probability below 0.5, or --min-confidence, and is not written; that is no error. A wrong text is worse than
+    none.
     """
     if out and in_place:
         raise click.UsageError("choose one of --out and --in-place")

@@ -27,31 +27,57 @@ def _numbers(context: click.Context, option: click.Parameter, given: str) -> tup
 @click.argument("pack")
 @click.argument("pairs")
 @click.option("--out", required=True, type=ANY_PATH, help="The folder to write the new pack to.")
-@click.option("--images", type=click.Path(exists=True, file_okay=False), help="Where the pictures of a file lie.")
+@click.option(
+    "--images",
+    type=click.Path(exists=True, file_okay=False),
+    help="Folder of the pictures, where PAIRS is a file that names them.",
+)
 @split_option
 @click.option(
-    "--validation", default="0.1", show_default=True, help="As recap fit had it: a share, other pairs, or a split."
+    "--validation",
+    default="0.1",
+    show_default=True,
+    help="Pictures held out to measure on, as recap fit was told: a share (0.1), other pairs, or a Karpathy split.",
 )
-@click.option("--metric", type=METRICS, default="refaclip-s", show_default=True, help="What captions are filtered by.")
-@click.option("--rounds", type=COUNT, default=5, show_default=True, help="How often the datastore grows.")
+@click.option(
+    "--metric",
+    type=METRICS,
+    default="refaclip-s",
+    show_default=True,
+    help="Metric that decides which written captions are good enough to keep.",
+)
+@click.option(
+    "--rounds",
+    type=COUNT,
+    default=5,
+    show_default=True,
+    help="How many times captions are written and the good ones added.",
+)
 @click.option(
     "--ks",
     default="4,8,13,18,30,100",
     show_default=True,
     callback=_numbers,
-    help="Values of k to choose from in each round.",
+    help="Numbers of retrieved captions (k) to choose from in each round, joined by commas.",
 )
-@click.option("--judge-encoder", help="Compares captions with pictures in aclip-s, refaclip-s.  [default: the pack's]")
-@method_option("The map behind these metrics.", "--judge-method", default="procrustes", show_default=True)
-@lm_option("Another language model than the pack's.")
+@click.option("--judge-encoder", help="Encoder behind the metrics aclip-s and refaclip-s.  [default: the pack's]")
+@method_option(
+    "Map from pictures to captions behind the metrics aclip-s and refaclip-s.",
+    "--judge-method",
+    default="procrustes",
+    show_default=True,
+)
+@lm_option("Language model that writes the captions (default: the pack's).")
 @click.option(
     "--state",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder that keeps finished parts.  [default: OUT with .rounds]",
+    help="Folder that keeps what is finished, so that a killed run goes on.  [default: OUT with .rounds]",
 )
-@device_option("Where encoder and model run.")
+@device_option("Processor for encoder and language model: cpu, cuda (NVIDIA) or mps (Apple).")
 def augment(pack: str, pairs: str, out: Path, state: Path | None, **given: Any) -> None:
-    """Write captions for the pictures of PAIRS with a PACK, and save it with the good ones as a new pack.
+    """Let a PACK write captions for PAIRS, and keep the good ones.
+
+    The pack with the captions it wrote is saved as a new one.
 
     PAIRS are what the pack was fitted to, with the same --validation: those pictures tell what is good. A written
     caption is kept, marked as synthetic, if it is the best for its picture and scores above the mean of the validation

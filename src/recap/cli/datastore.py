@@ -24,8 +24,8 @@ def datastore() -> None:
 @datastore.command("list")
 @own_pack
 @caption_filters
-@click.option("--limit", type=COUNT, help="Show at most this many.")
-@click.option("--sources", is_flag=True, help="Only how many captions each source has.")
+@click.option("--limit", type=COUNT, help="Show at most this many captions.")
+@click.option("--sources", is_flag=True, help="Show only how many captions each source has.")
 @json_option("Print json, one object a line.")
 def list_captions(pack: Path, limit: int | None, sources: bool, as_json: bool, **which: Any) -> None:
     """List captions: ID<tab>SOURCE<tab>IMAGE<tab>CAPTION."""
@@ -42,12 +42,13 @@ def list_captions(pack: Path, limit: int | None, sources: bool, as_json: bool, *
 @datastore.command("add")
 @own_pack
 @click.argument("captions")
-@click.option("--source", default="", help="Where they come from, unless the file says.  [default: the file's name]")
-@click.option("--synthetic", is_flag=True, help="A machine wrote them.")
+@click.option("--source", default="", help="Source of these captions, if the file has none.  [default: its name]")
+@click.option("--synthetic", is_flag=True, help="Mark the captions as written by a machine.")
 def add_captions(pack: Path, captions: str, source: str, synthetic: bool) -> None:
-    """Add CAPTIONS: text with one a line, or .jsonl, .csv or .parquet with caption (and source, image, synthetic).
+    """Add CAPTIONS to retrieve from.
 
-    - reads text from standard input. Captions that are there already are passed over, so the same file can be added
+    They are a text file with one a line, or .jsonl, .csv or .parquet with caption (and source, image, synthetic); for
+    - text is read from standard input. Captions that are there already are passed over, so the same file can be added
     again.
     """
     from recap.packs.captions import add_file
@@ -59,11 +60,12 @@ def add_captions(pack: Path, captions: str, source: str, synthetic: bool) -> Non
 @datastore.command("remove")
 @own_pack
 @caption_filters
-@click.option("--dry-run", is_flag=True, help="Only list what would go.")
+@click.option("--dry-run", is_flag=True, help="Only list what would be removed.")
 @compact_option
 def remove_captions(pack: Path, dry_run: bool, compact: bool, **which: Any) -> None:
-    """Remove captions by id, source, image, pattern, or who wrote them; with several, those that fit all.
+    """Remove captions by id, source, picture, words, or writer.
 
+    With several options those go that fit all of them.
     The map still knows the pairs they came from: recap fit --update PACK --forget takes them out of that too.
     """
     from recap.packs.captions import remove_selected, select
@@ -79,17 +81,17 @@ def remove_captions(pack: Path, dry_run: bool, compact: bool, **which: Any) -> N
 
 @datastore.command()
 @own_pack
-@click.option("--near", type=float, metavar="COSINE", help="Also captions at least so similar, such as 0.97.")
+@click.option("--near", type=float, metavar="COSINE", help="Also remove captions so similar to another, such as 0.97.")
 @compact_option
 def dedupe(pack: Path, near: float | None, compact: bool) -> None:
-    """Keep the first of captions that are the same but for case, spaces and full stop.
+    """Remove captions that say the same as an earlier one.
 
-    With --near also the first of those whose vectors are nearly the same; above 50,000 captions each is compared
-    with its 64 nearest neighbours.
+    Those are captions that are equal but for case, spaces and full stop. With --near also those whose vectors are
+    nearly the same; above 50,000 captions each is compared with its 64 nearest neighbours.
     """
     from recap.packs import captions
 
-    count = captions.dedupe(pack, cosine=near, compact=compact)
+    count = captions.dedupe(pack, cosine=near, compact=compact, progress=True)
     click.echo(f"{pack}: {count:,} captions removed", err=True)
 
 
@@ -97,14 +99,14 @@ def dedupe(pack: Path, near: float | None, compact: bool) -> None:
 @own_pack
 @click.argument("where")
 def move(pack: Path, where: str) -> None:
-    """Keep the captions of a PACK elsewhere, or search them in another way.
+    """Keep captions elsewhere, or search them in another way.
 
     WHERE is flat, half or approximate (searched in memory), disk (in the pack, for more captions than fit into memory),
     or the address of a database: milvus:./captions.db, or milvus:http://host:19530?collection=NAME.
     """
     from recap.packs.captions import move as move_captions
 
-    store, before = move_captions(pack, where)
+    store, before = move_captions(pack, where, progress=True)
     click.echo(f"{pack}: {len(store):,} captions moved to {where}", err=True)
     for name, value in store.facts().items():
         click.echo(f"{name}: {value}", err=True)

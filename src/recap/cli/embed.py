@@ -22,7 +22,7 @@ SHOWN = 10
 @encoder_option
 @click.option("--restart", is_flag=True, help="Encode everything again, whatever is in --out.")
 @json_option("Print what was written as a json object.")
-@device_option("Where the encoder runs.")
+@device_option("Processor for the encoder: cpu, cuda (NVIDIA) or mps (Apple).")
 @ray_option
 def embed(
     source: str,

@@ -25,14 +25,30 @@ def _epilog() -> str:
 @click.option("--data", required=True, type=FOLDER, help="Folder that holds a folder for each data set.")
 @click.option("--on", help="Data set to use: a folder below --data (default: flickr8k; for all: whatever is there).")
 @encoder_option
-@lm_option("Language model that writes captions (default: see the experiment).")
-@click.option("--judge-encoder", help="Compares captions with pictures in aCLIP-S and its kin (default: --encoder).")
-@method_option("The map behind aCLIP-S and RefaCLIP-S.", "--judge-method", default="procrustes", show_default=True)
+@lm_option("Language model that writes captions (default: the experiment's own; see docs/experiments.md).")
+@click.option(
+    "--judge-encoder",
+    help="Encoder behind metrics that compare captions with pictures, such as aCLIP-S (default: that of --encoder).",
+)
+@method_option(
+    "Map from pictures to captions behind aCLIP-S and RefaCLIP-S.",
+    "--judge-method",
+    default="procrustes",
+    show_default=True,
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of everything that is drawn at random.")
 @click.option("--limit", type=click.IntRange(2), help="Use at most this many pictures of each split.")
-@click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="Option of the experiment: see its page.")
+@click.option(
+    "--option",
+    "options",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="An option of this experiment; docs/experiments.md lists them; may be given several times.",
+)
 @format_option()
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Write tables and figures into it, too.")
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder to write tables and figures into, too."
+)
 def experiment(
     name: str,
     data: Path,
@@ -47,11 +63,12 @@ def experiment(
     kind: str,
     out: Path | None,
 ) -> None:
-    """Repeat an experiment of the paper, and print its table with the paper's numbers beside it.
+    """Repeat an experiment of the paper on your own machine.
 
-    --data holds a folder for each data set: flickr8k, flickr30k, coco, vizwiz, msrvtt, xrays, as they are published.
-    NAME-vectors/ may stand in for the pictures of NAME. Two runs with one seed print the same; times go to standard
-    error. Figures need --out. all goes on where it was stopped; --option experiments=NAME,NAME takes only these.
+    Prints its table with the paper's numbers beside it. --data holds a folder for each data set: flickr8k, flickr30k,
+    coco, vizwiz, msrvtt, xrays, as they are published. NAME-vectors/ may stand in for the pictures of NAME. Two runs
+    with one seed print the same; times go to standard error. Figures need --out. all goes on where it was stopped;
+    --option experiments=NAME,NAME takes only these.
     """
     if any("=" not in option for option in options):
         raise click.UsageError("--option takes KEY=VALUE")

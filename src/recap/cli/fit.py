@@ -33,27 +33,31 @@ NEW_PACK = ("method", "k", "language", "validation", "tune", "keep_vectors")
 @click.command()
 @click.argument("pairs", required=False)
 @click.option("--out", type=ANY_PATH, help="The folder to write the pack to.")
-@click.option("--force", is_flag=True, help="Replace the pack that is in --out.")
+@click.option("--force", is_flag=True, help="Replace the pack that is in the --out folder already.")
 @images_option
 @split_option
 @encoder_option
-@lm_option("Language model of the pack.  [default: writer; none if not in English]")
-@method_option("The map: procrustes, ols, ridge, beta-procrustes, whitened or identity.")
+@lm_option("Language model that the pack writes with.  [default: writer; none if not in English]")
+@method_option("Map from pictures to captions: procrustes, ols, ridge, beta-procrustes, whitened or identity.")
 @click.option("-k", type=COUNT, help="How many retrieved captions the language model reads.")
-@click.option("--language", help="Language of captions and prompt: en, de, ja ...  [default: en]")
-@click.option("--source", default="", help="A name for these captions in the datastore.  [default: the file's name]")
-@click.option("--validation", help="Measure on this share of the pictures (0.1), on other pairs, or a Karpathy split.")
-@click.option("--tune", is_flag=True, help="Choose map, retrieval and decoding on the validation pictures.")
-@click.option("--keep-vectors", is_flag=True, help="Keep image vectors, so that --forget needs names only.")
-@click.option("--calibrate/--no-calibrate", default=True, show_default=True, help="Fit the confidence of captions.")
-@click.option("--update", type=FOLDER, help="Add the pairs to this pack, exactly as if fitted with all.")
-@click.option("--forget", metavar="IDS", help="With --update: take these pictures out; commas, or a file of names.")
-@click.option("--datastore", metavar="WHERE", help="Where captions go: see recap datastore move.  [default: the pack]")
+@click.option("--language", help="Language of the captions, as a code: en, de, ja ...  [default: en]")
+@click.option("--source", default="", help="Name of these captions in the datastore.  [default: the file's name]")
+@click.option("--validation", help="Pictures held out to measure on: a share (0.1), other pairs, or a Karpathy split.")
+@click.option("--tune", is_flag=True, help="Choose map, k and decoding by what is best on the --validation pictures.")
+@click.option("--keep-vectors", is_flag=True, help="Keep vectors of the pictures, so that --forget needs names only.")
+@click.option(
+    "--calibrate/--no-calibrate", default=True, show_default=True, help="Fit how sure captions are: a minute."
+)
+@click.option("--update", type=FOLDER, help="Pack to add PAIRS to, exactly as if it had been fitted to all at once.")
+@click.option("--forget", metavar="IDS", help="Pictures to take out of the --update pack: between commas, or a file.")
+@click.option(
+    "--datastore", metavar="WHERE", help="Where captions are kept: flat, disk ..., as in recap datastore move."
+)
 @click.option("--description", help="A sentence about the pack for its card.")
 @click.option("--author", help="Who made the pack, for its card.")
 @click.option("--licence", "--license", help="Licence of the captions for the card, such as CC-BY-4.0.")
-@click.option("--report", type=OUTPUT, help="Write all broken and repeated pairs to this file.")
-@device_option("Where the encoder runs.")
+@click.option("--report", type=OUTPUT, help="File that lists all pairs that are broken or come twice.")
+@device_option("Processor for the encoder: cpu, cuda (NVIDIA) or mps (Apple).")
 @ray_option
 def fit(
     pairs: str, out: Path | None, update: Path | None, forget: str | None, report: Path | None, **given: Any

@@ -21,7 +21,7 @@ DAMAGED = "damaged"
 @click.option("--verify", is_flag=True, help="Hash the assets on disk; exit code 1 if one is damaged.")
 @click.pass_context
 def info(context: click.Context, kind: str, verify: bool) -> None:
-    """Show versions, encoders, language models, packs and assets on disk."""
+    """Show versions, models, packs and assets on disk."""
     facts = _collect(verify)
     if kind == "json":
         print_json(facts)

@@ -24,21 +24,34 @@ pictures_option = click.option(
 )
 
 encoder_options = combine(
-    click.option("--pack", help="Encoder and map of this pack: builtin (default), a folder, or a name on the hub."),
+    click.option(
+        "--pack",
+        help="Pack whose encoder and map compare captions with pictures: builtin (default), a folder, or OWNER/NAME.",
+    ),
     click.option(
         *("--encoder", "--judge-encoder", "encoder"),
-        help="Encoder to judge with instead of a pack's, such as ViT-B/32; see recap info.",
+        help="Encoder that compares captions with pictures in place of a pack's, such as ViT-B/32; see recap info.",
     ),
-    click.option("--fit", "pairs", type=click.Path(exists=True), help="Fit the map to these pairs, as recap fit does."),
+    click.option(
+        "--fit",
+        "pairs",
+        type=click.Path(exists=True),
+        help="Pairs to fit the map to, in the formats of recap fit (default: the pack's map).",
+    ),
     click.option(
         "--fit-images", type=click.Path(exists=True, file_okay=False), help="Folder of the pictures that --fit names."
     ),
     method_option(
-        *("The map: procrustes, as in the paper, ols, ridge, ...", "--method", "--judge-method", "method"),
+        *(
+            "Map from pictures to captions behind aCLIP-S and RefaCLIP-S: procrustes (the paper's), ols, ridge ...",
+            "--method",
+            "--judge-method",
+            "method",
+        ),
         default="procrustes",
         show_default=True,
     ),
-    device_option("Where the encoder runs."),
+    device_option("Processor for the encoder: cpu, cuda (NVIDIA) or mps (Apple)."),
 )
 
 

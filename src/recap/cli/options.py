@@ -226,7 +226,7 @@ encoder_option = click.option(
 images_option = click.option(
     "--images",
     callback=_check_folder,
-    help="Folder or URL of the pictures that the input file names (default: the file's own).",
+    help="Folder or URL of the pictures that the input file names (default: the folder of that file).",
 )
 
 ray_option = click.option(
@@ -244,24 +244,28 @@ pack_options = combine(
         "--pack",
         default="builtin",
         show_default=True,
-        help="The pack that captions: builtin, a folder, or a name on the hub.",
+        help="Pack to use: builtin, the folder of one of your own, or OWNER/NAME on the Hugging Face hub.",
     ),
-    device_option("What encoder and language model run on."),
+    device_option("Processor for encoder and language model: cpu, cuda (NVIDIA) or mps (Apple)."),
 )
 
 split_option = click.option(
     "--split",
     "splits",
     multiple=True,
-    help="Split of a Karpathy file to read; may be repeated.  [default: train and restval]",
+    help="Split of a Karpathy json file to read; may be given several times.  [default: train and restval]",
 )
 
 settings_options = combine(
-    lm_option("Language model, such as writer, smollm2, hf:NAME or none; recap info lists them."),
+    lm_option("Language model to write with: writer, smollm2, hf:NAME, none ...; recap info lists them."),
     click.option(
-        "-k", type=COUNT, help="How many retrieved captions the language model reads and are shown as evidence."
+        "-k", type=COUNT, help="How many retrieved captions the language model reads, and are shown as evidence."
     ),
-    click.option("--temperature", type=click.FloatRange(0), help="Temperature of the language model; 0 is greedy."),
+    click.option(
+        "--temperature",
+        type=click.FloatRange(0),
+        help="Temperature of the language model's sampling; 0 always takes the likeliest word.",
+    ),
     click.option("--samples", type=COUNT, help="How many candidates the language model writes."),
     click.option("--seed", type=int, help="Seed of the language model's sampling."),
     click.option(
@@ -272,23 +276,31 @@ settings_options = combine(
     click.option(
         "--selection",
         type=NameChoice("recap.selection:RULES"),
-        help="Rule that chooses among candidates; cosine is the paper's (default: what suits the model).",
+        help="Rule that chooses the caption among the candidates: by agreement of the retrieved captions (consensus), "
+        "similarity with the picture (cosine, the paper's), or both with the writer's probability (likely).  "
+        "[default: what suits the language model]",
     ),
-    method_option("Map from pictures to captions: procrustes, ols, ridge, ... (default: the pack's)."),
+    method_option("Map from pictures to captions: procrustes, ols, ridge, whitened ... (default: the pack's)."),
 )
 """Options that decide which caption comes out."""
 
 output_options = combine(
-    click.option("--out", type=OUTPUT, help="Write to this .jsonl, .csv, .parquet or .json (COCO results); resumes."),
+    click.option(
+        "--out",
+        type=OUTPUT,
+        help="File to write captions to, .jsonl, .csv, .parquet or .json (COCO results); the same command resumes.",
+    ),
     click.option(
         "--format",
         "kind",
         type=NameChoice("recap.batch:FORMATS"),
-        help="Format of --out, whatever its suffix.",
+        help="Format of the --out file, whatever its suffix.",
     ),
-    click.option("--restart", is_flag=True, help="Begin --out anew, whatever was done before."),
-    click.option("--errors", type=OUTPUT, help="List unreadable files here (default: errors.jsonl beside --out)."),
-    click.option("--sidecars", is_flag=True, help="Write a .txt file beside each picture."),
+    click.option("--restart", is_flag=True, help="Begin the --out file anew instead of resuming."),
+    click.option(
+        "--errors", type=OUTPUT, help="File that lists what could not be read (default: errors.jsonl beside --out)."
+    ),
+    click.option("--sidecars", is_flag=True, help="Write each caption into a .txt file beside its picture."),
     click.option(
         "--existing",
         type=click.Choice(["keep", "append", "replace"]),
@@ -301,7 +313,9 @@ output_options = combine(
     click.option("--suffix", help="Text after each caption in the .txt files of --sidecars."),
     click.option("--metadata", is_flag=True, help="Also write captions into the metadata of the pictures (XMP, IPTC)."),
     click.option("--keep-originals", is_flag=True, help="With --metadata: keep a copy of each file as it was."),
-    click.option("--html", type=OUTPUT, help="Also write a page that shows captions and their reasons."),
+    click.option(
+        "--html", type=OUTPUT, help="Also write a web page (report) of the captions with the reasons for each."
+    ),
     click.option(
         "--frames", type=COUNT, default=4, show_default=True, help="How many frames of a video are looked at."
     ),
@@ -314,14 +328,27 @@ output_options = combine(
 own_pack = click.argument("pack", type=OwnPack())
 
 caption_filters = combine(
-    click.option("--id", "ids", type=int, multiple=True, help="Captions with this id; may be given several times."),
-    click.option("--source", multiple=True, help="Captions of this source; may be given several times."),
-    click.option("--image", multiple=True, help="Captions of this image; may be given several times."),
-    click.option("--match", metavar="REGEX", callback=_compile_pattern, help="Captions with a match of this pattern."),
-    click.option("--synthetic/--human", default=None, help="Captions a machine wrote, or people."),
+    click.option(
+        "--id", "ids", type=int, multiple=True, help="Only captions with this id; may be given several times."
+    ),
+    click.option("--source", multiple=True, help="Only captions of this source; may be given several times."),
+    click.option(
+        "--image", multiple=True, help="Only captions of this picture, by its id; may be given several times."
+    ),
+    click.option(
+        "--match",
+        metavar="REGEX",
+        callback=_compile_pattern,
+        help="Only captions in which this regular expression matches.",
+    ),
+    click.option(
+        "--synthetic/--human", default=None, help="Only captions that a machine wrote, or only those of people."
+    ),
 )
 compact_option = click.option(
-    "--compact", is_flag=True, help="Write the datastore anew, so that nothing of them stays on the disk."
+    "--compact",
+    is_flag=True,
+    help="Write the whole datastore anew, so that nothing of removed captions stays on the disk.",
 )
 
 
@@ -331,7 +358,8 @@ def confidence_option(default: str = "") -> Decorator:
         "--min-confidence",
         type=click.FloatRange(0, 1),
         metavar="P",
-        help="Withhold captions that are right with a probability below P" + (f" ({default})." if default else "."),
+        help="Withhold captions whose confidence, the probability of being right, is below P"
+        + (f" ({default})." if default else "."),
     )
 
 

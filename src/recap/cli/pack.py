@@ -13,14 +13,17 @@ from recap.cli.options import ANY_PATH, COUNT, FOLDER, emit, json_option, method
 
 @click.group()
 def pack() -> None:
-    """Look into packs, check them, join them, and share them on the Hugging Face hub."""
+    """Look into packs, check, join and share them."""
 
 
 @pack.command()
 @click.argument("name", metavar="PACK")
 @json_option()
 def info(name: str, as_json: bool) -> None:
-    """Show what a PACK is made of: a folder, builtin, or OWNER/NAME on the hub."""
+    """Show what a PACK is made of.
+
+    PACK is a folder, builtin, or OWNER/NAME on the Hugging Face hub.
+    """
     from recap.packs.verify import describe, format_facts
 
     facts = describe(name)
@@ -34,7 +37,7 @@ def info(name: str, as_json: bool) -> None:
 )
 @json_option("Print json, one object a line.")
 def verify(folder: Path, encoder: bool, as_json: bool) -> None:
-    """Check every file of a PACK and what has to agree with what; the exit code is 1 when something is broken."""
+    """Check every file of a PACK; exit code 1 if one is broken."""
     from recap.packs.verify import verify as run_checks
 
     broken = False
@@ -50,11 +53,12 @@ def verify(folder: Path, encoder: bool, as_json: bool) -> None:
 @pack.command()
 @click.argument("packs", nargs=-1, required=True, metavar="PACK...")
 @click.option("--out", required=True, type=ANY_PATH, help="The folder to write the joined pack to.")
-@method_option("The map to solve; by default the first pack's.")
+@method_option("Map from pictures to captions: procrustes, ols, ridge ... (default: the first pack's).")
 def merge(packs: tuple[str, ...], out: Path, method: str | None) -> None:
-    """Join several PACKs of one encoder: their pairs add up, their captions come together, the map is solved again.
+    """Join several PACKs of one encoder into one.
 
-    Settings and language model are the first pack's.
+    Their pairs add up, their captions come together, and the map is solved again. Settings and language model are the
+    first pack's.
     """
     from recap.packs.sharing import merge_packs
 
@@ -68,15 +72,15 @@ def merge(packs: tuple[str, ...], out: Path, method: str | None) -> None:
 @pack.command()
 @click.argument("folder", metavar="PACK", type=FOLDER)
 @click.argument("pairs", required=False)
-@click.option("--images", type=FOLDER, help="Where the pictures of a file lie.")
+@click.option("--images", type=FOLDER, help="Folder of the pictures, where PAIRS is a file that names them.")
 @split_option
-@click.option("--held-out", is_flag=True, help="The pack was not fitted to PAIRS.")
-@click.option("--pictures", type=COUNT, default=1000, show_default=True, help="Use at most this many.")
+@click.option("--held-out", is_flag=True, help="Say that the pack was not fitted to PAIRS.")
+@click.option("--pictures", type=COUNT, default=1000, show_default=True, help="Fit on at most this many pictures.")
 def calibrate(folder: Path, pairs: str | None, held_out: bool, pictures: int, **files: Any) -> None:
-    """Fit the confidence of a PACK's captions, as recap fit does for a new one.
+    """Fit how sure a PACK is of its captions.
 
-    PAIRS are those it was fitted to, or others with --held-out; without them the image vectors that the pack keeps are
-    used.
+    This is what recap fit does at the end for a new pack. PAIRS are those it was fitted to, or others with --held-out;
+    without them the image vectors that the pack keeps are used.
     """
     from recap.fitting.packs import calibrate_pack
 
@@ -87,13 +91,14 @@ def calibrate(folder: Path, pairs: str | None, held_out: bool, pictures: int, **
 @pack.command()
 @click.argument("folder", metavar="PACK", type=FOLDER)
 @click.argument("repository", metavar="OWNER/NAME")
-@click.option("--private", is_flag=True, default=None, help="Make the repository a private one.")
-@click.option("--revision", help="The branch to push to.")
+@click.option("--private", is_flag=True, default=None, help="Make the repository private, if it is new.")
+@click.option("--revision", help="Branch of the repository to upload to (default: main).")
 @click.option("--message", default="Upload a recap pack", show_default=True, help="Message of the commit.")
 def push(folder: Path, repository: str, private: bool | None, revision: str | None, message: str) -> None:
-    """Upload a PACK to the Hugging Face hub, where you are logged in; prints the address of the commit.
+    """Upload a PACK to the Hugging Face hub.
 
-    A pack that is not sound is not uploaded. Without a licence in the card you are warned: recap fit --licence.
+    You have to be logged in there (hf auth login). Prints the address of the commit. A pack that is not sound is not
+    uploaded. Without a licence in the card you are warned: recap fit --licence.
     """
     from recap.packs.sharing import push_verified
 
@@ -103,9 +108,9 @@ def push(folder: Path, repository: str, private: bool | None, revision: str | No
 @pack.command()
 @click.argument("repository", metavar="OWNER/NAME")
 @click.option("--out", required=True, type=ANY_PATH, help="The folder to write the pack to.")
-@click.option("--revision", help="A branch, tag or commit.")
+@click.option("--revision", help="Branch, tag or commit to download (default: main).")
 def pull(repository: str, out: Path, revision: str | None) -> None:
-    """Download a pack from the Hugging Face hub into a folder of your own, and check it."""
+    """Download a pack from the Hugging Face hub, and check it."""
     from recap.packs.sharing import pull as download
 
     download(repository, out, revision=revision)

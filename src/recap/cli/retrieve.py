@@ -27,10 +27,10 @@ from recap.cli.options import (
 @click.option("-k", type=COUNT, default=5, show_default=True, help="How many captions to show.")
 @format_option()
 def retrieve(picture: str, pack: str, device: str, k: int, kind: str) -> None:
-    """Show the captions nearest to PICTURE, a file or an address (https://...).
+    """Show the captions nearest to a picture.
 
-    Where image and text encoder share a space (CLIP), the captions found without alignment are shown as well.
-    Prints SIMILARITY<tab>CAPTION<tab>SOURCE.
+    PICTURE is a file or an address (https://...). Where image and text encoder share a space (CLIP), the captions found
+    without alignment are shown as well. Prints SIMILARITY<tab>CAPTION<tab>SOURCE.
     """
     captioner = load_captioner(pack, device, "none")
     nearest = {"aligned": captioner.retrieve(picture, k)}
@@ -57,7 +57,7 @@ def retrieve(picture: str, pack: str, device: str, k: int, kind: str) -> None:
 @click.argument("text")
 @click.argument("pictures", nargs=-1, required=True, metavar="PICTURE...")
 @pack_options
-@click.option("-k", type=COUNT, default=20, show_default=True, help="How many pictures.")
+@click.option("-k", type=COUNT, default=20, show_default=True, help="How many pictures to show.")
 @format_option("What is printed: json has one object a line, html is a page of thumbnails.", "html")
 def search(text: str, pictures: tuple[str, ...], pack: str, device: str, k: int, kind: str) -> None:
     """Find the pictures that TEXT describes, best first.

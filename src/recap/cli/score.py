@@ -30,20 +30,20 @@ from recap.errors import InputError
     "--spice",
     type=click.Choice(["python", "java"]),
     default="python",
-    help="Which implementation of SPICE the name spice stands for.",
+    help="Implementation of SPICE that the metric spice stands for: our own (python), or its authors' (java).",
 )
 @encoder_options
 @ray_option
 @click.option(
     "--against",
     type=click.Path(exists=True, dir_okay=False),
-    help="Other candidates to compare with, by a paired bootstrap.",
+    help="File of other candidates to compare with, by a paired bootstrap.",
 )
 @format_option(
     "How scores are printed; csv has a line a metric, with --per-image a line an image.",
     short=("json", "csv", "markdown"),
 )
-@click.option("--per-image", is_flag=True, help="Also the score of every image, in json or csv.")
+@click.option("--per-image", is_flag=True, help="Also print the score of every image, in json or csv.")
 @click.option("--heatmap", type=click.Path(dir_okay=False), help="Draw the correlation between metrics into this file.")
 def score(
     candidates: str,
@@ -59,11 +59,12 @@ def score(
     ray: str | None,
     **which: Any,
 ) -> None:
-    """Score CANDIDATES, one caption for each image, in points (100 times the fraction) with standard errors.
+    """Score captions by any metric, with standard errors.
 
-    CANDIDATES and references are COCO results or captions, a Karpathy file, {id: caption(s)}, jsonl or csv.
-    Metrics that look at the picture need --images. What cannot be computed is listed with the reason; when it was
-    asked for by name, or a picture could not be read, the exit code is 1.
+    CANDIDATES has one caption for each image. Scores are points: 100 times the fraction. CANDIDATES and references are
+    COCO results or captions, a Karpathy file, {id: caption(s)}, jsonl or csv. Metrics that look at the picture need
+    --images. What cannot be computed is listed with the reason; when it was asked for by name, or a picture could not
+    be read, the exit code is 1.
     """
     if per_image and kind not in ("json", "csv"):
         raise click.UsageError("--per-image goes with --format json or csv")

@@ -9,33 +9,73 @@ import click
 from recap.cli.options import COUNT, FILE, FOLDER, combine, lm_option, load_captioner, pack_options, warn
 
 limit_options = combine(
-    click.option("--max-megabytes", type=COUNT, default=32, show_default=True, help="Size of a request."),
-    click.option("--max-pixels", type=COUNT, default=25_000_000, show_default=True, help="Pixels of a picture."),
-    click.option("--max-pictures", type=COUNT, default=16, show_default=True, help="Pictures of a request."),
-    click.option("--max-queue", type=COUNT, default=64, show_default=True, help="Pictures that may wait."),
-    click.option("--max-batch", type=COUNT, default=32, show_default=True, help="Batch size; 1 turns batching off."),
-    click.option("--timeout", type=click.FloatRange(1), default=60, show_default=True, help="Seconds until an answer."),
+    click.option("--max-megabytes", type=COUNT, default=32, show_default=True, help="Largest request, in megabytes."),
+    click.option("--max-pixels", type=COUNT, default=25_000_000, show_default=True, help="Most pixels of one picture."),
+    click.option("--max-pictures", type=COUNT, default=16, show_default=True, help="Most pictures in one request."),
+    click.option(
+        "--max-queue",
+        type=COUNT,
+        default=64,
+        show_default=True,
+        help="Most pictures that wait at a time; more are refused for a moment (503).",
+    ),
+    click.option(
+        "--max-batch",
+        type=COUNT,
+        default=32,
+        show_default=True,
+        help="Most pictures of different requests that are captioned together; 1 turns batching off.",
+    ),
+    click.option(
+        "--timeout",
+        type=click.FloatRange(1),
+        default=60,
+        show_default=True,
+        help="Seconds after which a request is given up.",
+    ),
 )
 
 
 @click.command()
 @pack_options
-@lm_option("Another language model than the pack's; none for no language model.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
+@lm_option("Language model to write with, or none (default: the pack's); recap info lists them.")
 @click.option(
-    "--host-name", "names", multiple=True, help="A name the service is called by; may be given several times."
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on; 0.0.0.0 is every one of this machine's.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8000,
+    show_default=True,
+    help="Port to listen on; 0 takes a free one.",
+)
+@click.option(
+    "--host-name",
+    "names",
+    multiple=True,
+    help="Host name under which browsers may call the service, such as photos.local; may be given several times.",
 )
 @click.option(
     "--api-keys",
     "key_file",
     type=FILE,
-    help="A file of keys, one a line; RECAP_API_KEYS holds some as well, joined by commas.",
+    help="File of the API keys that are accepted, one a line; RECAP_API_KEYS may hold more, between commas.",
 )
-@click.option("--insecure", is_flag=True, help="Listen on other addresses than loopback without a key.")
-@click.option("--allow-urls", is_flag=True, help="Fetch pictures by address, never from a private network.")
-@click.option("--editable", is_flag=True, help="Let users look at the datastore and change it, in memory.")
-@click.option("--save-edits", is_flag=True, help="With --editable: change the pack's folder too.")
+@click.option("--insecure", is_flag=True, help="Let anybody in without a key, also from other machines.")
+@click.option(
+    "--allow-urls",
+    is_flag=True,
+    help="Let requests name pictures of the web by their address; private networks stay closed.",
+)
+@click.option(
+    "--editable",
+    is_flag=True,
+    help="Let users look at the captions of the datastore and change them until the service ends.",
+)
+@click.option("--save-edits", is_flag=True, help="With --editable: write their changes into the folder of the pack.")
 @click.option(
     "--cors",
     multiple=True,

@@ -6,16 +6,23 @@ import click
 
 
 @click.command()
-@click.option("--large", is_flag=True, help="Also the weights of builtin-large, the better encoder to fit packs with.")
-@click.option("--lm", "language_model", is_flag=True, help="Also SmolLM2-135M, the small language model.")
+@click.option(
+    "--large", is_flag=True, help="Also download the weights of builtin-large, the better encoder to fit packs with."
+)
+@click.option(
+    "--lm", "language_model", is_flag=True, help="Also download SmolLM2-135M, a small general language model."
+)
 @click.option(
     "--captions",
     type=click.IntRange(0),
     metavar="N",
-    help="How many COCO captions to retrieve from; 0 takes all 400,000. [default: 85,000]",
+    help="How many COCO captions the built-in pack retrieves from; 0 takes all 400,000.  [default: 85,000]",
 )
 def setup(large: bool, language_model: bool, captions: int | None) -> None:
-    """Download weights and make the built-in pack, so that nothing has to be fetched later."""
+    """Download weights and make the built-in pack now.
+
+    Otherwise that happens when the pack is first used. Afterwards no network is needed.
+    """
     from recap.assets import fetch
     from recap.packs.builtin import builtin_pack
 
@@ -28,9 +35,17 @@ def setup(large: bool, language_model: bool, captions: int | None) -> None:
 @click.command()
 @click.argument("model")
 @click.option("--out", required=True, type=click.Path(), help="The folder to write; use it as --lm ct2:FOLDER.")
-@click.option("--quantization", default="int8", show_default=True, help="int8, int8_float32, float16 or float32.")
+@click.option(
+    "--quantization",
+    default="int8",
+    show_default=True,
+    help="Precision of the weights: int8, int8_float32, float16 or float32.",
+)
 def convert(model: str, out: str, quantization: str) -> None:
-    """Convert MODEL, a local FLAN-T5 folder, to CTranslate2, which runs it several times faster on a CPU."""
+    """Convert a FLAN-T5 to CTranslate2, which is faster on a CPU.
+
+    MODEL is its folder on this machine, in the format of transformers. It then runs several times faster.
+    """
     from recap.language.ct2 import convert_to_ct2
 
     convert_to_ct2(model, out, quantization=quantization)

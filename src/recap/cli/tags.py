@@ -27,17 +27,19 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("inputs", nargs=-1, required=True, metavar="PICTURE...")
 @pack_options
-@lm_option("Language model, such as writer or none; what it writes counts as much as what is retrieved.")
+@lm_option("Language model whose words count beside those of retrieved captions, or none (default: the pack's).")
 @click.option(
     "--min-score",
     type=click.FloatRange(0, 1),
     default=0.5,
     show_default=True,
-    help="Least score of a keyword; lower for more.",
+    help="Least score of a keyword that is shown; lower for more, and more wrong ones.",
 )
 @format_option("What is printed: json has one object a line a picture, csv and the like one row a keyword.")
-@click.option("--sidecars", is_flag=True, help="Write them into a .txt file beside each picture, if there is none.")
-@click.option("--metadata", is_flag=True, help="Add them to the keywords inside the pictures (XMP, IPTC).")
+@click.option(
+    "--sidecars", is_flag=True, help="Write the keywords into a .txt file beside each picture, if there is none."
+)
+@click.option("--metadata", is_flag=True, help="Add the keywords to those inside the pictures (XMP, IPTC).")
 @click.option("--keep-originals", is_flag=True, help="With --metadata: keep a copy of each file as it was.")
 def tags(
     inputs: tuple[str, ...],

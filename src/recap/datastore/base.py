@@ -16,6 +16,7 @@ import numpy.typing as npt
 from recap.alignment.rows import centred_unit_rows, usable_unit_rows
 from recap.datastore import ranking
 from recap.errors import EncoderMismatchError, InputError
+from recap.files import progress_bar
 from recap.types import Evidence, Vectors
 
 BATCH = 8192
@@ -25,9 +26,7 @@ Ids: TypeAlias = npt.NDArray[np.int64]
 """Numbers of captions. A caption keeps its number for life, and a number is never given twice."""
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
-
 Names: TypeAlias = str | Collection[str]
-"""One name or several."""
 
 Excluded: TypeAlias = Sequence[str | Collection[str] | None]
 """For each query the image, or the images, whose captions must not be found."""
@@ -147,6 +146,8 @@ class MutableStore(CaptionStore):
     """
 
     url = ""
+    progress = False
+    """Whether what takes long shows a bar."""
 
     @property
     def ids(self) -> Ids:
@@ -298,7 +299,7 @@ class MutableStore(CaptionStore):
         self._skip_to(other.next_id)
 
     def _insert_all(self, ours: Ids, other: MutableStore, theirs: Ids) -> None:
-        for start in range(0, len(theirs), BATCH):
+        for start in progress_bar(range(0, len(theirs), BATCH), desc="captions", unit="batch", progress=self.progress):
             piece = slice(start, start + BATCH)
             fields = [(row.text, row.source, row.synthetic, row.image_id) for row in other.rows(theirs[piece])]
             self._insert(ours[piece], other.raw_vectors(theirs[piece]), Columns(*zip(*fields, strict=True)))
@@ -315,7 +316,8 @@ class MutableStore(CaptionStore):
         if cosine is None:
             return gone
         ids = self.ids
-        pieces = (self.raw_vectors(ids[start : start + BATCH]) for start in range(0, len(ids), BATCH))
+        starts = progress_bar(range(0, len(ids), BATCH), desc="captions", unit="batch", progress=self.progress)
+        pieces = (self.raw_vectors(ids[start : start + BATCH]) for start in starts)
         return gone + self.remove(ids[ranking.near_duplicates(ids, pieces, self._raw_search(), cosine)])
 
     def search(

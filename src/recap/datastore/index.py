@@ -238,12 +238,12 @@ class Searcher:
         self.lists, self._index = lists, None
         self._remembered.clear()
 
-    def build_lists(self, folder: Path) -> None:
+    def build_lists(self, folder: Path, *, progress: bool = False) -> None:
         """Make the lists, in files in ``folder``, and measure how many of the nearest they find."""
         from recap.datastore.lists import build_lists, measure_recall
 
         assert isinstance(self.arguments, DiskArguments)
-        self.use(build_lists(self._segments, self.center, self.arguments, folder))
+        self.use(build_lists(self._segments, self.center, self.arguments, folder, progress=progress))
         assert self.lists is not None
         self.lists.recall = measure_recall(self._segments, self.center, self.arguments.seed, self.search)
 

@@ -22,7 +22,7 @@ from recap.datastore.index import RECALL_K, RECALL_QUERIES, DiskArguments
 from recap.datastore.manifest import write_matrix
 from recap.datastore.segments import Segments
 from recap.errors import PackError, damaged
-from recap.files import atomic_write
+from recap.files import atomic_write, progress_bar
 from recap.types import Vectors
 
 SHARD_BYTES = 192 << 20
@@ -57,14 +57,18 @@ class Lists:
         return not all(file.exists() for file in self.files)
 
 
-def build_lists(segments: Segments, center: Vectors | None, arguments: DiskArguments, folder: Path) -> Lists:
+def build_lists(
+    segments: Segments, center: Vectors | None, arguments: DiskArguments, folder: Path, *, progress: bool = False
+) -> Lists:
     """Make lists of all captions, in files in ``folder``."""
     rows = len(segments)
     sample = centred(segments.sample(arguments.sample_size(rows), arguments.seed), center)
     lists = train(sample, rows, arguments)
     builder = ListBuilder(lists, folder)
-    for ids, vectors in segments.stream():
-        builder.add(ids, centred(vectors, center))
+    with progress_bar(total=rows, desc="index", unit="caption", progress=progress) as bar:
+        for ids, vectors in segments.stream():
+            builder.add(ids, centred(vectors, center))
+            bar.update(len(ids))
     stem = secrets.token_hex(4)
     files = [folder / f"index-{stem}.faiss", folder / f"sizes-{stem}.safetensors", folder / f"lists-{stem}.bin"]
     sizes = builder.finish(files[2])

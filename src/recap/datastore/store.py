@@ -211,7 +211,7 @@ class LocalStore(MutableStore):
             return
         try:
             self._home.spill()
-            self._searcher.build_lists(self._home.pending())
+            self._searcher.build_lists(self._home.pending(), progress=self.progress)
         except FileNotFoundError as error:
             # the whole store was replaced, with all that waited in its folder
             raise self._home.changed() from error

@@ -11,7 +11,6 @@ redirects to another host, the rules of the service hold.
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import ipaddress
 import socket
@@ -130,6 +129,8 @@ class Fetcher:
 
     async def fetch(self, url: str, take: Take = lambda _: None) -> bytes:
         """Return what lies at an address, or raise ``ImageError``."""
+        import asyncio  # a good part of what importing this module would take
+
         return await asyncio.get_running_loop().run_in_executor(self._threads, self.fetch_now, url, take)
 
     def close(self) -> None:

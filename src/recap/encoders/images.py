@@ -23,7 +23,6 @@ from recap.encoders.inputs import label, read
 from recap.errors import ImageError, InputError, MissingExtraError
 from recap.types import ImageLike
 
-Image.init()
 _NAMES = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "HEIF")
 
 _HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
@@ -48,6 +47,7 @@ def formats() -> tuple[str, ...]:
 
     HEIF is among them once a picture of that kind has come, where the package pillow-heif is installed.
     """
+    Image.init()  # imports every reader there is, so not before a picture comes
     return tuple(name for name in _NAMES if name in Image.OPEN)
 
 

@@ -193,7 +193,7 @@ class OnnxTextEncoder(CachedTextEncoder):
         lengths = np.array([len(ids) for ids in tokens])
         batches = [
             same[start : start + self._batch_size]
-            for same in (np.flatnonzero(lengths == length) for length in np.unique(lengths))
+            for same in (np.flatnonzero(lengths == length) for length in sorted(set(lengths.tolist())))
             for start in range(0, len(same), self._batch_size)
         ]
         found = in_threads(self._run, [[tokens[place] for place in batch] for batch in batches])

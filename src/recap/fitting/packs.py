@@ -235,5 +235,5 @@ def _load(pack: str, device: str, about: dict[str, str | None] | None) -> ReCap:
 def _save(captioner: ReCap, target: Path, datastore: str | None) -> None:
     captioner.save_pretrained(target)
     if datastore is not None and not (datastore == DiskArguments.kind and isinstance(captioner.datastore, DiskStore)):
-        move(target, datastore)
+        move(target, datastore, progress=True)
     shutil.rmtree(vectors_beside(target), ignore_errors=True)

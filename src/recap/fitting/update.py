@@ -31,6 +31,7 @@ def update(
 ) -> FitReport:
     """Add pairs to the map and their captions to the datastore; pairs that are in the pack already are left out."""
     store = _own_store(captioner)
+    store.progress = progress
     pictures = captioner.pictures
     keeps = pictures is not None and pictures.vectors is not None
     encoded = encode_pairs(

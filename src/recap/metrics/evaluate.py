@@ -6,6 +6,7 @@ installed) are in the report with the reason.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from recap.datasets.captions import Given, find_pictures
 from recap.datasets.judgements import Judgements, Preferences
 from recap.encoders.base import Encoder
 from recap.errors import RecapError
+from recap.files import progress_bar
 from recap.metrics.corpus import MetricResult
 from recap.metrics.judge import Judge, NotAvailableError
 from recap.metrics.overlap import bleu_counts
@@ -58,7 +60,9 @@ def evaluate(
     judge = Judge(given, encoder, alignment, progress)
     rows: list[MetricResult] = []
     unavailable: list[Unavailable] = []
-    for metric in wanted:
+    bar = progress_bar(wanted, unit="metric", leave=False, progress=progress)
+    for metric in bar:
+        bar.set_description(metric.title, refresh=sys.stderr.isatty())
         try:
             rows.append(_score(judge, metric))
         except NotAvailableError as problem:

@@ -21,6 +21,7 @@ import numpy as np
 
 from recap.assets import fetch
 from recap.errors import InputError, RecapError
+from recap.files import progress_bar
 from recap.metrics.corpus import MetricResult, bootstrap_sums, check_references, image_numbers
 from recap.metrics.ngrams import Floats
 from recap.metrics.spice import SpiceResult, spice_result
@@ -52,11 +53,12 @@ def meteor(
     *,
     jar: str | Path | None = None,
     paraphrases: str | Path | None = None,
+    progress: bool = False,
 ) -> MetricResult:
     """Return METEOR 1.5 as coco-caption computes it: English, normalised, from the statistics of the whole corpus.
 
     The first arguments are those of ``recap.metrics.spice.spice``; ``jar`` is ``meteor-1.5.jar`` and ``paraphrases``
-    ``paraphrase-en.gz``, both fetched on first use unless given.
+    ``paraphrase-en.gz``, both fetched on first use unless given. ``progress`` shows a bar.
     """
     check_references(references)
     index = image_numbers(candidates, len(references), image_index)
@@ -67,7 +69,8 @@ def meteor(
     ours, theirs = _joined(candidates), [_joined(texts) for texts in references]
     asked = [" ||| ".join(["SCORE", *theirs[image], text]) for text, image in zip(ours, index, strict=True)]
     with _conversation(command) as talk:
-        counts = np.array([reply.split() for reply in talk.ask(asked, len(asked))], np.float64)
+        replies = talk.ask(asked, len(asked), progress=progress)
+        counts = np.array([reply.split() for reply in replies], np.float64)
         *each, corpus = talk.evaluate(counts)
         # the counts add up, so that a corpus drawn again is judged by the sum of its rows
         drawn = bootstrap_sums(counts, lambda sums: talk.evaluate(sums)[:-1], replicates=_REPLICATES, seed=0)
@@ -168,11 +171,12 @@ class _Conversation:
         assert process.stdout is not None
         self._to, self._from, self._errors = process.stdin, process.stdout, errors
 
-    def ask(self, lines: Sequence[str], replies: int) -> list[str]:
+    def ask(self, lines: Sequence[str], replies: int, *, progress: bool = False) -> list[str]:
         """Send lines and return the replies; both flow at once, because the pipes hold little."""
         writer = Thread(target=self._write, args=(lines,), daemon=True)
         writer.start()
-        received = [reply for _ in range(replies) if (reply := self._from.readline())]
+        shown = progress_bar(range(replies), desc="METEOR", unit="caption", progress=progress)
+        received = [reply for _ in shown if (reply := self._from.readline())]
         writer.join()
         if len(received) < replies:
             self._errors.seek(0)

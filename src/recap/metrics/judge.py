@@ -89,9 +89,10 @@ class Judge:
         """BLEU of one to four words."""
         return score_bleu(self.corpus)
 
-    def score_texts(self, function: Callable[..., MetricResult]) -> MetricResult:
-        """Compute a metric by a function of captions, references, and the image of each caption."""
-        return function(self._given.candidates, self._known_references, self._given.image_index.tolist())
+    def score_texts(self, function: Callable[..., MetricResult], *, bar: bool = False) -> MetricResult:
+        """Compute a metric by a function of captions, references, and the image of each; ``bar`` if it can show one."""
+        options = {"progress": self._progress} if bar else {}
+        return function(self._given.candidates, self._known_references, self._given.image_index.tolist(), **options)
 
     def score_own(self, function: Callable[..., Any], title: str) -> MetricResult:
         """Compute a user's metric: a function of the captions, and the references of each or None."""
@@ -113,7 +114,7 @@ class Judge:
             raise NotAvailableError("needs a text encoder: name a pack or an encoder")
         candidates, references = self._given.candidates, self._known_references
         distinct = dict.fromkeys([*candidates, *(text for texts in references for text in texts)])
-        of = dict(zip(distinct, phrases(list(distinct)), strict=True))
+        of = dict(zip(distinct, phrases(list(distinct), progress=self._progress), strict=True))
         pooled = [[phrase for text in texts for phrase in of[text]] for texts in references]
         theirs = [pooled[image] for image in self._given.image_index.tolist()]
         return soft_spice([of[text] for text in candidates], theirs, self._encoder.text, progress=self._progress)

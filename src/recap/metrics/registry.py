@@ -39,9 +39,9 @@ def _bleu(words: int) -> Metric:
     return Metric(f"bleu-{words}", what, f"BLEU-{words}", lambda j: j.bleus[words - 1])
 
 
-def _texts(function: Callable[..., MetricResult]) -> Callable[[Judge], MetricResult]:
-    """Return what computes a metric by a function of captions and references."""
-    return lambda judge: judge.score_texts(function)
+def _texts(function: Callable[..., MetricResult], *, bar: bool = False) -> Callable[[Judge], MetricResult]:
+    """Return what computes a metric by a function of captions and references; ``bar`` if it can show one."""
+    return lambda judge: judge.score_texts(function, bar=bar)
 
 
 def _shared(scorer: clip.Scorer, prefix: str = PREFIX, **needs: Any) -> Callable[[Judge], MetricResult]:
@@ -61,10 +61,10 @@ METRICS = Registry(
     (
         *map(_bleu, (1, 2, 3, 4)),
         Metric("rouge-l", "longest common subsequence", "ROUGE-L", lambda j: score_rouge_l(j.corpus)),
-        _java("meteor", "METEOR 1.5, in Java", "METEOR", _texts(meteor)),
+        _java("meteor", "METEOR 1.5, in Java", "METEOR", _texts(meteor, bar=True)),
         Metric("cider-d", "n-grams by rarity", "CIDEr-D", lambda j: CiderD(j.references).score_corpus(j.corpus)),
         Metric("cider-plain", "CIDEr as published", "CIDEr", lambda j: Cider(j.references).score_corpus(j.corpus)),
-        _parsed("spice", "scene graphs", "SPICE-py", _texts(spice)),
+        _parsed("spice", "scene graphs", "SPICE-py", _texts(spice, bar=True)),
         _java("spice-java", "scene graphs, in Java", "SPICE", _texts(java_spice)),
         _parsed("softspice", "cosines of scene-graph phrases", "SoftSPICE", lambda j: j.score_softspice()),
         Metric("chair", "things no reference names", "CHAIR", _texts(chair)),

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from recap.assets import fetch
 from recap.errors import InputError, MissingExtraError
-from recap.files import atomic_folder
+from recap.files import atomic_folder, progress_bar
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -133,13 +133,14 @@ class SceneGraphParser:
         if missing := [pipe for pipe in _PIPES if pipe not in self._nlp.pipe_names]:
             raise InputError(f"{model}: scene graphs need a spaCy model with {', '.join(missing)}")
 
-    def parse(self, captions: Sequence[str]) -> list[SceneGraph]:
+    def parse(self, captions: Sequence[str], *, progress: bool = False) -> list[SceneGraph]:
         """Return the scene graph of each caption; equal ones are parsed once."""
         texts = [" ".join(caption.lower().split()) for caption in captions]
         distinct = list(dict.fromkeys(texts))
         lemmatize = self._nlp.get_pipe("lemmatizer")
         graphs: dict[str, SceneGraph] = {}
-        for text, doc in zip(distinct, self._nlp.pipe(distinct, disable=["lemmatizer"], batch_size=256), strict=True):
+        shown = progress_bar(distinct, desc="scene graphs", unit="caption", progress=progress)
+        for text, doc in zip(shown, self._nlp.pipe(distinct, disable=["lemmatizer"], batch_size=256), strict=True):
             correct_verbs(doc)
             graphs[text] = read_graph(lemmatize(doc))
         return [graphs[text] for text in texts]
@@ -165,9 +166,11 @@ def default_parser() -> SceneGraphParser:
     return SceneGraphParser(next(folder.glob("*/*/config.cfg")).parent)
 
 
-def phrases(captions: Sequence[str], *, parser: SceneGraphParser | None = None) -> list[tuple[str, ...]]:
+def phrases(
+    captions: Sequence[str], *, parser: SceneGraphParser | None = None, progress: bool = False
+) -> list[tuple[str, ...]]:
     """Return for each caption the phrases of its scene graph: ``dog``, ``brown dog``, ``dog on grass``."""
-    return [graph.phrases for graph in (parser or default_parser()).parse(captions)]
+    return [graph.phrases for graph in (parser or default_parser()).parse(captions, progress=progress)]
 
 
 def correct_verbs(doc: Doc) -> None:

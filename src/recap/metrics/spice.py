@@ -82,6 +82,7 @@ def spice(
     *,
     parser: SceneGraphParser | None = None,
     synonyms: Synonyms | None = None,
+    progress: bool = False,
 ) -> SpiceResult:
     """Return SPICE-py of each candidate against the references of its image, and the mean.
 
@@ -91,11 +92,13 @@ def spice(
         image_index: for each candidate the number of its image; candidate ``i`` belongs to image ``i`` without it.
         parser: makes the scene graphs; spaCy's small English model unless given.
         synonyms: which words match; WordNet as METEOR has it unless given.
+        progress: whether to show a bar.
     """
     check_references(references)
     index = image_numbers(candidates, len(references), image_index).tolist()
     parser = parser or default_parser()
-    graphs = iter(parser.parse([*candidates, *(text for texts in references for text in texts)]))
+    everything = [*candidates, *(text for texts in references for text in texts)]
+    graphs = iter(parser.parse(everything, progress=progress))
     candidate_graphs = [next(graphs) for _ in candidates]
     reference_graphs = [[next(graphs) for _ in texts] for texts in references]
     return score_graphs(candidate_graphs, reference_graphs, index, synonyms=synonyms or default_synonyms())

@@ -99,6 +99,7 @@ def add(
     """
     rows = [Sentence(s.text, s.source or source, s.image_id, s.synthetic or synthetic) for s in sentences]
     with changing(folder) as store:
+        store.progress = progress
         if encoder.fingerprint != PackConfig.read(folder).text_fingerprint:
             raise EncoderMismatchError(f"{folder}: its captions were embedded by another encoder than {encoder.name}")
         known = _find_equal(store, rows)
@@ -164,13 +165,14 @@ def remove(folder: Path, ids: npt.ArrayLike, *, compact: bool = False) -> int:
         return store.remove(gone)
 
 
-def dedupe(folder: Path, *, cosine: float | None = None, compact: bool = False) -> int:
+def dedupe(folder: Path, *, cosine: float | None = None, compact: bool = False, progress: bool = False) -> int:
     """Keep the first of captions that say the same, and return how many went; see ``MutableStore.deduplicate``."""
     with changing(folder, compact=compact) as store:
+        store.progress = progress
         return store.deduplicate(cosine)
 
 
-def move(folder: Path, where: str) -> tuple[MutableStore | DatastoreView, str | None]:
+def move(folder: Path, where: str, *, progress: bool = False) -> tuple[MutableStore | DatastoreView, str | None]:
     """Keep the captions of the pack in a folder elsewhere, or search them in another way.
 
     ``where`` is a kind of index in memory (flat, half, approximate), ``disk``, or the address of a database such as
@@ -182,11 +184,11 @@ def move(folder: Path, where: str) -> tuple[MutableStore | DatastoreView, str | 
     check_place(where)
     before = PackConfig.read(folder).datastore or None
     with pack.changing(folder):
-        _move(folder, where)
+        _move(folder, where, progress)
     return pack.read_datastore(folder), before
 
 
-def _move(folder: Path, where: str) -> None:
+def _move(folder: Path, where: str, progress: bool) -> None:
     old = pack.read_datastore(folder)
     if isinstance(old, DatastoreView):
         raise PackError(f"{folder}: its captions are in several collections; copy them with DatastoreView.copy_to")
@@ -199,29 +201,32 @@ def _move(folder: Path, where: str) -> None:
     with old.held_at(inside):
         config = PackConfig.read(folder).but(datastore="")
         if is_address(where):
-            config.but(datastore=_write_to_database(old, where, about)).write()
+            config.but(datastore=_write_to_database(old, where, about, progress)).write()
             shutil.rmtree(inside, ignore_errors=True)
         else:
             with atomic_folder(inside) as target:
-                _write(old, where, target, about)
+                _write(old, where, target, about, progress)
             config.write()
 
 
-def _write_to_database(old: MutableStore, where: str, about: dict[str, Any]) -> str:
+def _write_to_database(old: MutableStore, where: str, about: dict[str, Any], progress: bool) -> str:
     new = database_of(where).create(where, old.dimension, unfinished=True, **about)
+    new.progress = progress
     new.take_over(old)
     new.commit()
     return str(new.url)
 
 
-def _write(old: MutableStore, where: str, target: Path, about: dict[str, Any]) -> None:
+def _write(old: MutableStore, where: str, target: Path, about: dict[str, Any], progress: bool) -> None:
     dtype: Any = getattr(old, "dtype", "float32")
     if where == DISK:
         on_disk = DiskStore.create(target, old.dimension, dtype=dtype, **about)
+        on_disk.progress = progress
         on_disk.take_over(old)
         on_disk.commit()
     else:
         in_memory = Datastore(old.dimension, index=where, dtype=dtype, **about)
+        in_memory.progress = progress
         in_memory.take_over(old)
         in_memory.save(target)
 

@@ -1,11 +1,15 @@
 """Pictures found by a text: both are compared in caption space, through the map of a pack.
 
 Vectors are kept in a cache, and files are known there by path, size and time, so that searching a folder again reads
-no picture. Of a pack only what is needed is loaded: the text encoder, the map, and for new pictures the image encoder.
+no picture. Of many pictures the points of caption space are kept as well, in one file that is mapped into memory. Of a
+pack only what is needed is loaded: the text encoder, the map, and for new pictures the image encoder.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,8 +27,8 @@ from recap.assets import cache_dir
 from recap.datasets.images import find_image_names
 from recap.encoders.base import ImageEncoder, TextEncoder
 from recap.encoders.cache import VectorCache, file_state
-from recap.errors import ImageError, InputError
-from recap.files import file_sha256, progress_bar
+from recap.errors import DiskFullError, ImageError, InputError
+from recap.files import atomic_write, file_sha256, progress_bar
 from recap.packs.config import PackConfig
 from recap.packs.folder import ALIGNMENT, find
 from recap.types import Found, Vectors, unit_rows
@@ -34,6 +38,8 @@ if TYPE_CHECKING:
 
 KEPT_EVERY = 64
 """Pictures after which new vectors are written to the cache: an interrupted run loses no more."""
+MANY = 1000
+"""Pictures from which on their points are kept: to look up and map their vectors takes longer than all the rest."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,8 +94,22 @@ class PictureSearch:
 
         ``cache`` is the file of vectors, None keeps none; a bar shows how many of the new ones are done.
         """
-        given = [pictures] if isinstance(pictures, str | Path) else pictures
+        given = [pictures] if isinstance(pictures, str | Path) else list(pictures)
         paths = list(find_image_names(given))
+        if cache is None or len(paths) < MANY:
+            return self._index(paths, cache, progress)
+        name = hashlib.sha256("\0".join(map(os.path.abspath, given)).encode(errors="surrogatepass")).hexdigest()[:16]
+        state, file = self._state(paths), Path(cache).with_name(f"points-{name}.f4")
+        points = _read_points(file, state, (len(paths), len(self.alignment.text_mean_)))
+        if points is not None:
+            return PictureIndex(tuple(paths), points)
+        index = self._index(paths, cache, progress)
+        if not index.problems and state == self._state(paths):
+            _write_points(file, state, index.vectors)
+        return index
+
+    def _index(self, paths: Sequence[str], cache: str | Path | None, progress: bool) -> PictureIndex:
+        """Return pictures as points: vectors from the cache where they are known, encoded and kept there otherwise."""
         dimension = len(self.alignment.image_mean_)
         store = VectorCache(cache) if cache is not None else None
         known = store.get_files(self.image_fingerprint, paths, dimension) if store else {}
@@ -106,6 +126,15 @@ class PictureSearch:
         # one product for all: ranks do not mind a rounding that depends on the other pictures
         mapped = centre_rows(rows, self.alignment.image_mean_) @ self.alignment.W_.T
         return PictureIndex(there, unit_rows(mapped, otherwise=0.0), tuple(problems))
+
+    def _state(self, paths: Sequence[str]) -> bytes:
+        """Return a checksum of encoder and map, and of the names, sizes and times of files."""
+        digest = hashlib.sha256(self.image_fingerprint.encode())
+        for part in (self.alignment.image_mean_, self.alignment.W_):
+            digest.update(np.ascontiguousarray(part))
+        facts = [os.getcwd(), *(f"{path}\0{file_state(path)}" for path in paths)]  # noqa: PTH109
+        digest.update("\0".join(facts).encode(errors="surrogatepass"))
+        return digest.digest()
 
     def search(self, text: str, index: PictureIndex, k: int = 20) -> tuple[Found, ...]:
         """Return the pictures of an index that a text describes best, best first."""
@@ -125,8 +154,9 @@ class PictureSearch:
         if not paths:
             return
         states = {path: file_state(path) for path in paths}
+        encoder = self.image_side()  # loaded before the bar begins to count
         bar = progress_bar(paths, progress=progress, unit="image")
-        encoded = zip(bar, self.image_side().encode_each(paths), strict=True)
+        encoded = zip(bar, encoder.encode_each(paths), strict=True)
         while part := list(islice(encoded, KEPT_EVERY)):
             yield from part
             if store is not None:
@@ -147,3 +177,23 @@ class PictureSearch:
 def default_cache() -> Path:
     """Return the file of vectors that the commands share."""
     return cache_dir() / "vectors.sqlite"
+
+
+def _read_points(file: Path, state: bytes, shape: tuple[int, int]) -> Vectors | None:
+    """Return the points that were written for these pictures as they are now, mapped into memory; None without them."""
+    try:
+        content = np.memmap(file, np.uint8, "r")
+    except (OSError, ValueError):
+        return None
+    head, rows = bytes(content[: len(state) + 4]), content[len(state) + 4 :]
+    if head != state + zlib.crc32(rows).to_bytes(4, "little") or rows.size != 4 * shape[0] * shape[1]:
+        return None
+    points: Vectors = np.frombuffer(rows, "<f4").reshape(shape)
+    return points
+
+
+def _write_points(file: Path, state: bytes, points: Vectors) -> None:
+    rows = np.ascontiguousarray(points, "<f4").tobytes()
+    # where nothing can be written the next search takes a little longer
+    with suppress(OSError, DiskFullError), atomic_write(file) as target:
+        target.write(state + zlib.crc32(rows).to_bytes(4, "little") + rows)

@@ -26,7 +26,7 @@ from recap.packs.verify import verify
 P = TypeVar("P", bound=Pack)
 
 
-def merge(packs: Sequence[P], *, method: str | None = None) -> P:
+def merge(packs: Sequence[P], *, method: str | None = None, progress: bool = False) -> P:
     """Return a captioner as if fitted to the pairs of all packs, with the captions of all of them.
 
     Encoder, settings and language model are the first one's, the map too unless ``method`` names another.
@@ -37,6 +37,7 @@ def merge(packs: Sequence[P], *, method: str | None = None) -> P:
     first = packs[0]
     statistics = first.statistics
     datastore = _empty(first)
+    datastore.progress = progress
     pictures: Pictures | None = Pictures(vectors=[])
     for number, captioner in enumerate(packs):
         store = captioner.datastore
@@ -70,7 +71,7 @@ def merge_packs(names: Sequence[str], out: Path, *, method: str | None = None) -
     with pack.changing(out):
         first = Pack.from_pretrained(names[0], progress=True)
         others = [Pack.from_pretrained(name, language_model="none", progress=True) for name in names[1:]]
-        merged = merge([first, *others], method=method)
+        merged = merge([first, *others], method=method, progress=True)
         merged.save_pretrained(out)
     return merged
 
