@@ -131,7 +131,7 @@ class PictureSearch:
         """Return a checksum of encoder and map, and of the names, sizes and times of files."""
         digest = hashlib.sha256(self.image_fingerprint.encode())
         for part in (self.alignment.image_mean_, self.alignment.W_):
-            digest.update(np.ascontiguousarray(part))
+            digest.update(np.ascontiguousarray(part).data)
         facts = [os.getcwd(), *(f"{path}\0{file_state(path)}" for path in paths)]  # noqa: PTH109
         digest.update("\0".join(facts).encode(errors="surrogatepass"))
         return digest.digest()
@@ -186,7 +186,7 @@ def _read_points(file: Path, state: bytes, shape: tuple[int, int]) -> Vectors | 
     except (OSError, ValueError):
         return None
     head, rows = bytes(content[: len(state) + 4]), content[len(state) + 4 :]
-    if head != state + zlib.crc32(rows).to_bytes(4, "little") or rows.size != 4 * shape[0] * shape[1]:
+    if head != state + zlib.crc32(rows.data).to_bytes(4, "little") or rows.size != 4 * shape[0] * shape[1]:
         return None
     points: Vectors = np.frombuffer(rows, "<f4").reshape(shape)
     return points
