@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recap.types import Caption, Evidence, Retrieved, unit_rows
+from recap.types import Caption, Evidence, unit_rows
 
 
 def test_unit_rows_have_length_one_whatever_their_scale() -> None:
@@ -50,5 +50,5 @@ def test_a_caption_shows_itself_in_a_line_and_in_a_notebook() -> None:
     assert "30% sure, unsure" in page
     assert page.count("&lt;b&gt;cat&lt;/b&gt;") == 5
     assert "<b>cat</b>" not in page
-    assert Retrieved(evidence)._repr_html_().count("<tr>") == 14
+    assert caption.evidence._repr_html_().count("<tr>") == 14  # type: ignore[attr-defined]
     assert "0.50" in evidence[0]._repr_html_()

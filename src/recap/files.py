@@ -342,6 +342,9 @@ def csv_text(header: Sequence[str], lines: Sequence[Sequence[object]]) -> str:
     return text.getvalue()
 
 
+_NUMBER = re.compile(r"[-+−]?[\d.,]+( ?[±%].*)?")
+
+
 def html_table(header: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> str:
     """Return a table for a notebook; texts are escaped, and numbers stand on the right."""
     start = f"<caption>{escape(title)}</caption>" if title else ""
@@ -351,6 +354,6 @@ def html_table(header: Sequence[str], rows: Iterable[Sequence[object]], title: s
 
 
 def _html_cell(value: object) -> str:
-    if isinstance(value, float):
-        return f'<td style="text-align:right">{value:.2f}</td>'
-    return f'<td style="text-align:left">{escape(str(value))}</td>'
+    text = f"{value:.2f}" if isinstance(value, float) else str(value)
+    side = "right" if _NUMBER.fullmatch(text) else "left"
+    return f'<td style="text-align:{side}">{escape(text)}</td>'

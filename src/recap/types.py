@@ -160,6 +160,9 @@ class Caption:
     selection: str
     confidence: float | None = None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "evidence", Retrieved(self.evidence))  # a table in notebooks
+
     def __str__(self) -> str:
         """Return the sentence."""
         return self.text

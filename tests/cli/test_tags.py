@@ -26,6 +26,7 @@ def test_formats(pack: Path, photo: Path):
     path, names = tags("table").rstrip("\n").split("\t")
     assert path == str(photo)
     assert "wall" in names.split(", ")
+    assert recap("tags", "-", "--pack", pack, "--min-score", 0, stdin=f"{photo}\n").stdout == tags("table")
     (plain,) = map(json.loads, tags("json").splitlines())
     assert [item["text"] for item in plain["tags"]] == names.split(", ")
     rows = list(csv.DictReader(io.StringIO(tags("csv"))))

@@ -124,7 +124,7 @@ def test_mid_takes_references_for_true_and_candidates_for_judged(clip_like, tmp_
 class Words:
     """A parser that takes every word for an object."""
 
-    def parse(self, captions):
+    def parse(self, captions, *, progress=False):
         return [SceneGraph(tuple(text.split())) for text in captions]
 
 

@@ -73,6 +73,7 @@ def test_a_report_shows_itself_in_a_line_and_in_a_notebook(report):
     assert repr(report["CIDEr-D"]) == "MetricResult('CIDEr-D', 125.0 ± 25.0 points, 2 captions)"
     assert report._repr_html_().count("<tr>") == 5
     assert "CIDEr-D" in report._repr_html_()
+    assert report._repr_html_().count("text-align:right") == 3, "numbers; one error is not known"
 
 
 def test_latex_and_the_metrics_that_have_no_points(report):

@@ -24,12 +24,12 @@ TAG_POOL = 100
 """Number of retrieved captions that are looked at."""
 CONCEPTS = 8
 """Number of sentences from the pack's vocabulary of concepts that are looked at besides."""
-TAG_SCORE = 0.5
+TAG_SCORE = 0.45
 """Least score of a keyword: about four in five of those above are right; see docs/outputs.md."""
 
 _FIT = 0.5
 """Aligned cosine of a word with a picture from which on it fits fully."""
-_LEAST_FIT = 0.25
+_LEAST_FIT = 0.2
 """Aligned cosine below which a word does not fit, whatever the captions say; less where a lower score is asked for."""
 _LEAST_SUPPORT = 0.02
 _LEAST_THING = 0.4

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from recap.cli.options import (
+    expand_inputs,
     find_pictures,
     format_option,
     lm_option,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 @click.option(
     "--min-score",
     type=click.FloatRange(0, 1),
-    default=0.5,
+    default=0.45,
     show_default=True,
     help="Least score of a keyword that is shown; lower for more, and more wrong ones.",
 )
@@ -63,7 +64,9 @@ def tags(
     from recap.batch.sidecars import KeywordSink, find_collisions
     from recap.batch.tags import tag_each
     from recap.errors import ImageError
+    from recap.files import progress_bar
 
+    inputs = tuple(expand_inputs(inputs))
     paths = find_pictures(inputs)
     if not paths:
         raise click.UsageError("there is no picture in " + ", ".join(inputs))
@@ -72,7 +75,9 @@ def tags(
     sink = KeywordSink(sidecars=sidecars, metadata=metadata, keep_original=keep_originals)
     failed = 0
     rows: list[dict[str, object]] = []
-    for path, found in zip(paths, tag_each(captioner, paths, min_score=min_score), strict=True):
+    # a bar would tear the keywords apart when both go to the same screen
+    bar = progress_bar(paths, unit="image", progress=False if sys.stdout.isatty() else None)
+    for path, found in zip(bar, tag_each(captioner, paths, min_score=min_score), strict=True):
         if isinstance(found, ImageError) or path in refused:
             warn(found if isinstance(found, ImageError) else f"{path}: {refused[path]}")
             failed += 1
