@@ -22,7 +22,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from recap.batch.metadata import iptc, xmp
 from recap.batch.metadata.containers import (
     Metadata,
     read_jpeg,
@@ -33,6 +32,16 @@ from recap.batch.metadata.containers import (
     write_png,
     write_tiff,
     write_webp,
+)
+from recap.batch.metadata.standards import (
+    iptc_description,
+    iptc_keywords,
+    with_iptc_description,
+    with_iptc_keywords,
+    with_xmp_description,
+    with_xmp_keywords,
+    xmp_description,
+    xmp_keywords,
 )
 from recap.errors import InputError
 from recap.files import atomic_write
@@ -89,8 +98,8 @@ def write_description(
         there = _described(old)
         if there and not there.machine_written and not overwrite:
             return None
-        datasets = None if old.iptc is None else iptc.with_description(old.iptc, text, writer)
-        return Metadata(xmp.with_description(old.xmp, text, writer), datasets)
+        datasets = None if old.iptc is None else with_iptc_description(old.iptc, text, writer)
+        return Metadata(with_xmp_description(old.xmp, text, writer), datasets)
 
     return _change(path, change, keep_original)
 
@@ -116,15 +125,15 @@ def add_keywords(path: str | Path, names: Sequence[str], *, keep_original: bool 
         new = [name for name in dict.fromkeys(names) if name.casefold() not in known]
         if not new:
             return None
-        datasets = None if old.iptc is None else iptc.with_keywords(old.iptc, [*there, *new])
-        return Metadata(xmp.with_keywords(old.xmp, [*there, *new]), datasets)
+        datasets = None if old.iptc is None else with_iptc_keywords(old.iptc, [*there, *new])
+        return Metadata(with_xmp_keywords(old.xmp, [*there, *new]), datasets)
 
     return _change(path, change, keep_original)
 
 
 def _keywords(metadata: Metadata) -> list[str]:
-    found = xmp.keywords(metadata.xmp) if metadata.xmp.strip(b"\0 \r\n\t") else []
-    found += iptc.keywords(metadata.iptc) if metadata.iptc else []
+    found = xmp_keywords(metadata.xmp) if metadata.xmp.strip(b"\0 \r\n\t") else []
+    found += iptc_keywords(metadata.iptc) if metadata.iptc else []
     return list(dict.fromkeys(found))
 
 
@@ -156,8 +165,8 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def _described(metadata: Metadata) -> Description | None:
-    found = [xmp.description(metadata.xmp)] if metadata.xmp.strip(b"\0 \r\n\t") else []
-    found += [iptc.description(metadata.iptc)] if metadata.iptc else []
+    found = [xmp_description(metadata.xmp)] if metadata.xmp.strip(b"\0 \r\n\t") else []
+    found += [iptc_description(metadata.iptc)] if metadata.iptc else []
     return next((Description(text, writer) for text, writer in found if text), None)
 
 

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from recap.batch.metadata import iptc, xmp
+from recap.batch.metadata.standards import datasets_of, with_datasets, without_padding
 from recap.errors import InputError
 
 _XMP_HEADER = b"http://ns.adobe.com/xap/1.0/\0"
@@ -38,14 +38,14 @@ def read_jpeg(data: bytes) -> Metadata:
     """Return the metadata of a JPEG."""
     segments, _ = _segments(data)
     packet = next((payload[len(_XMP_HEADER) :] for _, payload in segments if payload.startswith(_XMP_HEADER)), b"")
-    return Metadata(packet, iptc.datasets_of(_resources(segments)))
+    return Metadata(packet, datasets_of(_resources(segments)))
 
 
 def write_jpeg(data: bytes, new: Metadata) -> bytes:
     """Return a JPEG with other metadata; what follows the header is copied."""
     segments, rest = _segments(data)
-    resources = iptc.with_datasets(_resources(segments), new.iptc or b"")
-    packet = new.xmp if len(new.xmp) + len(_XMP_HEADER) <= _SEGMENT else xmp.without_padding(new.xmp)
+    resources = with_datasets(_resources(segments), new.iptc or b"")
+    packet = new.xmp if len(new.xmp) + len(_XMP_HEADER) <= _SEGMENT else without_padding(new.xmp)
     if len(packet) + len(_XMP_HEADER) > _SEGMENT:
         raise InputError("its XMP metadata has no room for a description: a segment of a JPEG holds 64 kB")
     size = _SEGMENT - len(_PHOTOSHOP_HEADER)
