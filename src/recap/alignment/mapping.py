@@ -65,19 +65,9 @@ class LinearAlignment:
     """What W_ was solved from; a file that ``save`` writes does not hold it."""
 
     def __init__(
-        self,
-        method: str = "procrustes",
-        *,
-        ridge: float = 0.1,
-        beta: float = 0.85,
-        center: bool = True,
-        seed: int = 0,
+        self, method: str = "procrustes", *, ridge: float = 0.1, beta: float = 0.85, center: bool = True, seed: int = 0
     ) -> None:
-        self.method = method
-        self.ridge = ridge
-        self.beta = beta
-        self.center = center
-        self.seed = seed
+        self.method, self.ridge, self.beta, self.center, self.seed = method, ridge, beta, center, seed
 
     @classmethod
     def from_statistics(cls, statistics: PairStatistics, method: str = "procrustes", **settings: Any) -> Self:

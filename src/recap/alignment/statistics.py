@@ -55,14 +55,11 @@ class PairStatistics:
     """
 
     def __init__(self, d_image: int, d_text: int, image_encoder: str, text_encoder: str, gram: bool) -> None:
-        self.image_encoder = image_encoder
-        self.text_encoder = text_encoder
+        self.image_encoder, self.text_encoder = image_encoder, text_encoder
         self.pairs = 0.0
         self.precision: np.dtype[Any] = np.dtype(np.float64)
-        self.image_shift = np.zeros(d_image)
-        self.text_shift = np.zeros(d_text)
-        self._image_sum = np.zeros(d_image)
-        self._text_sum = np.zeros(d_text)
+        self.image_shift, self.text_shift = np.zeros(d_image), np.zeros(d_text)
+        self._image_sum, self._text_sum = np.zeros(d_image), np.zeros(d_text)
         self._gram = np.zeros((d_image, d_image)) if gram else None
         self._cross = np.zeros((d_text, d_image))
         self._rows = 0
@@ -146,6 +143,11 @@ class PairStatistics:
         """Take out pairs that had been added before."""
         return self._combine(other, -1)
 
+    def zeros_like(self) -> PairStatistics:
+        """Return statistics of no pairs, for vectors of the same encoders."""
+        shape = self.d_image, self.d_text, self.image_encoder, self.text_encoder
+        return PairStatistics(*shape, gram=self._gram is not None)
+
     def __add__(self, other: PairStatistics) -> PairStatistics:
         return deepcopy(self).merge(other)
 
@@ -172,11 +174,8 @@ class PairStatistics:
         if kept not in (np.dtype(np.float32), np.dtype(np.float64)):
             raise InputError(f"statistics are saved as float32 or float64, not {kept}")
         moments = self.centred()
-        tensors = {
-            "image_mean": moments.image_mean,
-            "text_mean": moments.text_mean,
-            "cross": moments.cross.astype(kept),
-        }
+        means = {"image_mean": moments.image_mean, "text_mean": moments.text_mean}
+        tensors = {**means, "cross": moments.cross.astype(kept)}
         if moments.gram is not None:
             tensors["gram_upper"] = moments.gram[np.triu_indices(self.d_image)].astype(kept)
         facts = {"pairs": repr(self.pairs), "precision": _coarser(kept, self.precision).name}

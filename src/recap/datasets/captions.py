@@ -159,19 +159,15 @@ def stem(image: str) -> str:
     return coco[1] if coco else base
 
 
+@dataclass(frozen=True, eq=False)
 class Given:
     """Candidates, references and pictures in one order."""
 
-    def __init__(
-        self,
-        ids: Sequence[str],
-        candidates: Sequence[str],
-        references: Sequence[Sequence[str]] | None,
-        images: Sequence[ImageLike | None] | None,
-        image_index: npt.NDArray[np.int64],
-    ) -> None:
-        self.ids, self.candidates, self.references = tuple(ids), candidates, references
-        self.images, self.image_index = images, image_index
+    ids: tuple[str, ...]
+    candidates: Sequence[str]
+    references: Sequence[Sequence[str]] | None
+    images: Sequence[ImageLike | None] | None
+    image_index: npt.NDArray[np.int64]
 
     @classmethod
     def of(cls, candidates: Any, references: Any, images: Any, image_index: Any = None) -> Given:
@@ -191,13 +187,12 @@ class Given:
                 raise InputError(f"{len(candidates)} candidates but {what} of {len(side)} images")
             if side is not None and int(index.max()) >= len(side):
                 raise InputError(f"image_index names image {int(index.max())}, but there are {what} of {len(side)}")
-        return cls([str(row) for row in range(len(candidates))], candidates, references, images, index)
+        return cls(tuple(map(str, range(len(candidates)))), candidates, references, images, index)
 
     @classmethod
     def _by_id(cls, candidates: Mapping[str, str], references: Any, images: Any) -> Given:
         candidates = {image: texts[0] for image, texts in collect(candidates.items(), "candidates").items()}
-        ids: Sequence[str] = tuple(candidates)
-        texts: Sequence[str] = tuple(candidates.values())
+        ids, texts = tuple(candidates), tuple(candidates.values())
         given: Sequence[Sequence[str]] | None = None
         if references is not None:
             matched = match(candidates, collect(references.items(), "references"))

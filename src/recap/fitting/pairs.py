@@ -349,10 +349,7 @@ def leaf_statistics(leaf: Leaf) -> PairStatistics:
 
 def add_statistics(*parts: PairStatistics) -> PairStatistics:
     """Return the sum of statistics, which stay as they are: those of other processes cannot be changed."""
-    first = parts[0]
-    total = PairStatistics.zeros(
-        first.d_image, first.d_text, image_encoder=first.image_encoder, text_encoder=first.text_encoder
-    )
+    total = parts[0].zeros_like()
     for part in parts:
         total.merge(part)
     return total

@@ -140,15 +140,8 @@ def _caption_vectors(captioner: ReCap, store: MutableStore, picture: Picture, gi
 
 
 def _statistics(like: PairStatistics, images: Vectors, texts: Sequence[Vectors]) -> PairStatistics:
-    statistics = PairStatistics.zeros(
-        like.d_image,
-        like.d_text,
-        image_encoder=like.image_encoder,
-        text_encoder=like.text_encoder,
-        gram=like.uncentred().gram is not None,
-    )
     rows = np.concatenate(texts).astype(np.float64)
-    return statistics.update(images.astype(np.float64), rows, counts=[len(part) for part in texts])
+    return like.zeros_like().update(images.astype(np.float64), rows, counts=[len(part) for part in texts])
 
 
 def _solve(captioner: ReCap, statistics: PairStatistics, store: MutableStore) -> None:

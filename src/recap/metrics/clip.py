@@ -143,13 +143,7 @@ def harmonic_mean(one: Scores, other: Scores) -> Scores:
 class Judged:
     """Candidates, their images and references as vectors: each distinct image and text is encoded once for all metrics.
 
-    Args:
-        encoder: makes the vectors.
-        candidates: the captions that are judged.
-        image_index: for each candidate the number of its image.
-        images: the pictures; None where one is missing.
-        references: the references of each picture, where there are some.
-        progress: whether to show a bar.
+    ``image_index`` has for each candidate the number of its image; a picture that is missing is None.
     """
 
     def __init__(
@@ -162,10 +156,8 @@ class Judged:
         *,
         progress: bool = False,
     ) -> None:
-        self.encoder = encoder
-        self.image_index = image_index
-        self._images = images
-        self._progress = progress
+        self.encoder, self.image_index = encoder, image_index
+        self._images, self._progress = images, progress
         self._row: dict[str, int] = {}
         self._candidates = self._rows_of(candidates)
         given = references if references is not None else [()] * len(images)
