@@ -144,7 +144,7 @@ def pack_folder(pairs: list[Pair], encoder: Encoder, tmp_path_factory: pytest.Te
 def cluster() -> Iterator[Runner]:
     """A Ray of two cores in processes of its own, started once."""
     ray = pytest.importorskip("ray")
-    from recap.parallel.ray import RayRunner
+    from recap.parallel.runners import RayRunner
 
     yield RayRunner("local", cpus=2)
     ray.shutdown()

@@ -2,8 +2,7 @@
 
     storage      files on this machine or in a bucket, by one interface
     parts        an input cut into parts: some pictures, or one archive
-    runners      who does the parts: this process, or a cluster
-    ray          a Ray cluster; nothing else here imports it
+    runners      who does the parts: this process, or a Ray cluster
 
 A part does not depend on the others, and doing it twice does no harm: that is why a lost machine costs what it was
 working on and nothing else.

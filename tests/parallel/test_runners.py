@@ -23,8 +23,7 @@ from recap.fitting.embedding import Embedding, embed
 from recap.fitting.fit import encode_pairs
 from recap.fitting.vectors import Space, VectorFolder, read_shard
 from recap.parallel.parts import find_parts
-from recap.parallel.ray import _Actor, check_reachable, connect
-from recap.parallel.runners import Runner
+from recap.parallel.runners import Runner, _Actor, check_reachable, connect
 
 
 @pytest.mark.filterwarnings("ignore::recap.errors.RecapWarning")
@@ -67,7 +66,7 @@ def test_what_a_worker_cannot_load_comes_back_as_the_error_it_is(encoder: Encode
 def test_another_process_finds_the_cluster_by_its_address(cluster: Runner):
     import ray
 
-    look = "import sys; from recap.parallel.ray import RayRunner; print(RayRunner(sys.argv[1]).devices())"
+    look = "import sys; from recap.parallel.runners import RayRunner; print(RayRunner(sys.argv[1]).devices())"
     work = [sys.executable, "-c", look, ray.get_runtime_context().gcs_address]
     done = subprocess.run(work, capture_output=True, text=True, check=False)
     assert done.stdout == "2\n", done.stderr
