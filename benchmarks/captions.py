@@ -1,8 +1,8 @@
 """How good the captions are: CIDEr-D of every way to choose candidates, on real pictures.
 
     python benchmarks/captions.py flickr8k DIR/flickr8k [--encoder builtin-large] [--lm smollm2 --lm-images 200]
-    python benchmarks/captions.py coco DIR [--out captions.json]
-    python benchmarks/captions.py flickr8k-from-coco DIR/flickr8k
+    python benchmarks/captions.py coco DIR [--encoder builtin-large] [--out captions.json]
+    python benchmarks/captions.py flickr8k-from-coco DIR/flickr8k [--encoder builtin-large]
 
 ``flickr8k``: DIR holds ``images/``, ``captions.token.txt`` and ``train.txt``, ``dev.txt``, ``test.txt``; the map is
 fitted on train, whose captions are the datastore. ``coco``: DIR holds ``karpathy_test_references.json`` and the test
@@ -100,11 +100,12 @@ def main() -> None:
         captioner, vectors, references = flickr8k(arguments.folder, arguments.encoder, arguments.split)
         title = f"Flickr8k {arguments.split}, {arguments.encoder}"
     elif arguments.data == "coco":
-        captioner, vectors, references = coco(arguments.folder, arguments.captions)
+        captioner, vectors, references = coco(arguments.folder, arguments.encoder, arguments.captions)
         title = f"COCO Karpathy test, {captioner.encoder.name}"
         print_recall(captioner, vectors, references)
     else:
-        captioner, vectors, references = flickr8k_from_coco(arguments.folder, arguments.split, arguments.captions)
+        captioner = builtin_captioner(arguments.encoder, arguments.captions)
+        vectors, references = flickr8k_split(captioner, arguments.folder, arguments.split)
         title = f"Flickr8k {arguments.split}, captions of COCO, {captioner.encoder.name}"
     model = load_language_model(arguments.lm)
     known: Sequence[Way] = RETRIEVED if model is None else RETRIEVED + WRITTEN
@@ -131,28 +132,27 @@ def flickr8k(folder: Path, encoder: str, split: str) -> tuple[ReCap, Vectors, li
     return captioner, vectors, [list(pair.captions) for pair in judged]
 
 
-def flickr8k_from_coco(folder: Path, split: str, captions: int) -> tuple[ReCap, Vectors, list[list[str]]]:
-    """Return the built-in captioner, and vectors and captions of Flickr8k's split."""
-    captioner = builtin_captioner(captions)
+def flickr8k_split(captioner: ReCap, folder: Path, split: str) -> tuple[Vectors, list[list[str]]]:
+    """Return vectors and captions of a split of Flickr8k."""
     judged = read_flickr8k(folder, split)
-    return captioner, encoded(captioner, [pair.image for pair in judged]), [list(pair.captions) for pair in judged]
+    return encoded(captioner, [pair.image for pair in judged]), [list(pair.captions) for pair in judged]
 
 
-def builtin_captioner(captions: int) -> ReCap:
-    """Return the captioner of the built-in pack."""
-    loaded = load_encoder("builtin", cache=cache_dir() / "vectors.sqlite")
+def builtin_captioner(name: str, captions: int) -> ReCap:
+    """Return the captioner of a built-in pack."""
+    loaded = load_encoder(name, cache=cache_dir() / "vectors.sqlite")
     return ReCap(
         loaded,
-        PairStatistics.load(packaged_file(pack.STATISTICS)),
+        PairStatistics.load(packaged_file(pack.STATISTICS, name)),
         builtin_datastore(loaded, captions, progress=True),
-        alignment=LinearAlignment.load(packaged_file(pack.ALIGNMENT)),
+        alignment=LinearAlignment.load(packaged_file(pack.ALIGNMENT, name)),
         language_model=load_language_model(LANGUAGE_MODEL),
     )
 
 
-def coco(folder: Path, captions: int) -> tuple[ReCap, Vectors, list[list[str]]]:
-    """Return the built-in captioner, and vectors and captions of the test pictures."""
-    captioner = builtin_captioner(captions)
+def coco(folder: Path, name: str, captions: int) -> tuple[ReCap, Vectors, list[list[str]]]:
+    """Return the captioner of a built-in pack, and vectors and captions of the test pictures."""
+    captioner = builtin_captioner(name, captions)
     there = {path.stem: path for path in (folder / "images").iterdir()}
     pairs = [pair for pair in read_coco_captions(folder, "test") if pair.id in there]
     return captioner, encoded(captioner, [there[p.id] for p in pairs]), [list(p.captions) for p in pairs]

@@ -1,6 +1,6 @@
 """Fit the map of the built-in pack, and write it into the package.
 
-    python tools/fit_builtin.py --work DIR --tested FILE
+    python tools/fit_builtin.py --work DIR --tested FILE [--pack builtin-large]
 
 DIR is the folder that ``tools/train_eyes.py`` worked in, with the vectors of its last step; FILE holds the numbers of
 COCO's test pictures (``.npy``), which are left out. Only statistics and the map are written: no caption and no picture.
@@ -32,12 +32,13 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--tested", type=Path, required=True)
     # the towers were trained to share a space: rotating it by pictures they have seen makes it worse for others
+    parser.add_argument("--pack", choices=pack.BUILTINS, default=pack.BUILTIN)
     parser.add_argument("--method", default="identity")
     parser.add_argument("--out", type=Path, default=Path(recap.__file__).parent / "data")
     arguments = parser.parse_args()
-    statistics = world_statistics(arguments.work, {int(number) for number in np.load(arguments.tested)})
+    statistics = world_statistics(arguments.work, {int(number) for number in np.load(arguments.tested)}, arguments.pack)
     print(f"{statistics.pairs:,.0f} pairs")
-    folder = arguments.out / pack.BUILTIN
+    folder = arguments.out / arguments.pack
     folder.mkdir(parents=True, exist_ok=True)
     # the map is solved from what is written, so that the two files agree to the last bit
     statistics.save(folder / pack.STATISTICS, dtype=np.float32)
@@ -47,14 +48,14 @@ def main() -> None:
         print(f"{file}: {file.stat().st_size:,} bytes")
 
 
-def world_statistics(work: Path, tested: set[int]) -> PairStatistics:
+def world_statistics(work: Path, tested: set[int], name: str) -> PairStatistics:
     """Return the statistics of the pictures the eyes learned from."""
     records, texts = data.open_records(work), data.Texts(work)
     split = data.split(records, data.Pictures(work / "maps").there(), tested)
-    pictures = np.load(work / "vectors.npy", mmap_mode="r")
+    pictures = np.load(work / ("vectors.npy" if name == pack.BUILTIN else "large_vectors.npy"), mmap_mode="r")
     sentences = np.load(work / "text_vectors.npy", mmap_mode="r")
     done = np.load(work / "text_vectors_flag.npy")
-    statistics = empty_statistics(load_encoder("builtin"))
+    statistics = empty_statistics(load_encoder(name))
     for start in range(0, len(split.train), BLOCK):
         rows, numbers, counts = [], [], []
         for row in split.train[start : start + BLOCK].tolist():

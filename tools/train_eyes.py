@@ -6,6 +6,9 @@
     python tools/train_eyes.py train --work DIR --minutes 40      # everything; --start DIR begins with exported eyes
     python tools/train_eyes.py vectors --work DIR                 # of all pictures and sentences, for the next tools
     python tools/train_eyes.py export --work DIR                  # into the package
+    python tools/train_eyes.py patches --work DIR --mirror DIR    # for eyes-large: three hours on two cores
+    python tools/train_eyes.py large --work DIR --minutes 20      # what joins the eyes and DINOv2
+    python tools/train_eyes.py export-large --work DIR            # its vectors, and into the package
 
 ``--mirror`` holds git directories of public repositories of pictures (``OWNER+NAME/repo``; which ones is in
 ``eyes/sources.py``). Every step goes on where it was stopped. A memory allocator that keeps its pages (such as tcmalloc
@@ -20,16 +23,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from eyes import data, export, maps, sources, texts, training, vectors
+from eyes import data, export, large, maps, sources, texts, training, vectors
 from eyes.earlier import begin_with
 from eyes.model import Eyes
 from eyes.training import Rates, Run
 
 from recap.assets import fetch
-from recap.encoders.builtin import MINILM_LAYERS, TINYVIT_CUT, first_part, minilm_part
+from recap.encoders.builtin import MINILM_LAYERS, TINYVIT_CUT, dinov2_part, first_part, minilm_part
 from recap.packs.builtin import coco_captions
 
-STEPS = ("pictures", "texts", "warm-up", "train", "vectors", "export")
+STEPS = ("pictures", "texts", "warm-up", "train", "vectors", "export", "patches", "large", "export-large")
 FIRST_CAPTIONS = 2
 """So many captions of each COCO picture are embedded before the others."""
 
@@ -59,6 +62,16 @@ def main() -> None:
     elif arguments.step == "texts":
         records = data.open_records(work)
         texts.extract(_sentences(records), work, minilm_part(MINILM_LAYERS - 1), fetch("minilm-tokenizer"))
+    elif arguments.step == "patches":
+        mirror = sources.Mirror(arguments.mirror)
+        large.extract(_records(work, mirror), mirror, work, dinov2_part(), arguments.part, arguments.parts)
+    elif arguments.step == "large":
+        split = data.split(data.open_records(work), large.Seen(work).there(), _tested(arguments.tested))
+        print(f"{len(split.train):,} pictures to learn from", flush=True)
+        large.train(work, split, data.Texts(work), arguments.minutes, bfloat16=arguments.bfloat16)
+    elif arguments.step == "export-large":
+        large.write_vectors(work)
+        large.export(work)
     elif arguments.step in ("vectors", "export"):
         model = vectors.load_model(work, arguments.name, fetch("tinyvit"), arguments.minilm)
         picture = export.as_exported(model, work)
@@ -78,8 +91,7 @@ def _learn(arguments: argparse.Namespace) -> None:
     model, average = (Eyes(fetch("tinyvit"), arguments.minilm) for _ in range(2))
     average.load_state_dict(model.state_dict())
     pictures, said = data.Pictures(work / "maps"), data.Texts(work)
-    tested = {int(number) for number in np.load(arguments.tested)}
-    split = data.split(data.open_records(work), pictures.there(), tested)
+    split = data.split(data.open_records(work), pictures.there(), _tested(arguments.tested))
     print(f"{len(split.train):,} pictures to learn from", flush=True)
     if arguments.step == "warm-up":
         run = Run(model, average, work / "warm.pt", Rates(stage=0.0))
@@ -98,6 +110,10 @@ def _learn(arguments: argparse.Namespace) -> None:
         model.image.stage.shrink.requires_grad_(False)
     run = Run(model, average, path, Rates(heads=5e-4))
     training.train(run, split, said, pictures, arguments.minutes, bfloat16=arguments.bfloat16)
+
+
+def _tested(path: Path) -> set[int]:
+    return {int(number) for number in np.load(path)}
 
 
 def _records(work: Path, mirror: sources.Mirror) -> list[sources.Record]:

@@ -11,10 +11,13 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
+from PIL import Image
 
-from recap.assets import ASSETS, Asset
+from recap.assets import ASSETS, Asset, fetch, is_cached
 from recap.assets.registry import LocalFile
-from recap.encoders.builtin import cut, first_part, part_sha256
+from recap.encoders.builtin import cut, dinov2_part, first_part, part_sha256
+from recap.encoders.onnx import Chain
+from recap.encoders.preprocess import Preprocess
 from recap.errors import AssetError
 
 
@@ -37,6 +40,36 @@ def test_a_part_ends_at_its_tensor_and_leaves_later_weights_out(tmp_path: Path, 
     (middle,) = session.run(None, {"x": rows})
     assert np.array_equal(middle, np.arange(12, dtype=np.float32).reshape(3, 4))
     assert _weights(tmp_path / "part.onnx") == {"w"}
+
+
+def test_the_last_file_of_a_chain_also_reads_the_network_beside(tmp_path: Path, two_steps: Path, tiny: ModuleType):
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 2]) for name in ("rows", "others")]
+    last: Path = tiny.save_model(
+        tmp_path / "last.onnx", [helper.make_node("Sub", ["rows", "others"], ["output"])], inputs, {}, ["batch", "2"]
+    )
+    beside: Path = tiny.save_model(
+        tmp_path / "beside.onnx",
+        [helper.make_node("MatMul", ["x", "w"], ["output"])],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3])],
+        {"w": np.full((3, 2), 5, np.float32)},
+        ["batch", "2"],
+    )
+    rows = np.eye(3, dtype=np.float32)
+    whole = np.arange(12, dtype=np.float32).reshape(3, 4) @ np.ones((4, 2), np.float32)
+    assert np.array_equal(Chain((two_steps, last), beside=beside).run({"x": rows}), whole - 5)
+
+
+@pytest.mark.skipif(not is_cached("dinov2"), reason="needs the weights of recap setup --large")
+def test_dinov2_with_fewer_patches_sees_nearly_the_same() -> None:
+    cat = Image.open(Path(__file__).parents[2] / "examples" / "pictures" / "cat.jpg").convert("RGB")
+    pixels = Preprocess(resize="squash")(cat)[None]
+    before, after = (
+        onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, {"input": pixels})[0]
+        for path in (fetch("dinov2"), dinov2_part())
+    )
+    assert (before.shape, after.shape) == ((1, 8, 8, 384), (1, 7, 7, 384))
+    ours, theirs = after.reshape(-1, 384).mean(0), before.reshape(-1, 384).mean(0)
+    assert ours @ theirs > 0.8 * np.linalg.norm(ours) * np.linalg.norm(theirs)
 
 
 def test_an_unknown_tensor_is_named(two_steps: Path) -> None:

@@ -25,7 +25,7 @@ TEXTS = ["a dog runs on the beach", "a puppy is running by the sea", "the stock 
     ("spec", "expected"),
     [
         ("builtin", (("eyes",), "eyes")),
-        ("builtin-large", (("eyes", "dinov2"), "eyes")),
+        ("builtin-large", (("eyes-large",), "eyes-large")),
         ("builtin-judge", (("eyes@views",), "eyes@bare")),
         ("eyes,minilm", (("eyes",), "minilm")),
         ("tinyvit+dinov2,minilm", (("tinyvit", "dinov2"), "minilm")),
@@ -91,7 +91,7 @@ def test_listing_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     listed = {info.name: info for info in list_encoders()}
     assert [listed[name].dimensions for name in ("builtin", "builtin-large", "minilm")] == [
         (512, 512),
-        (896, 512),
+        (512, 512),
         (None, 384),
     ]
     assert all(info.licence for info in listed.values())
@@ -158,13 +158,19 @@ def test_eyes_know_a_cat() -> None:
 
 
 @needs_weights
-def test_large_is_eyes_with_dinov2(make_picture: MakePicture) -> None:
+def test_large_eyes_share_the_space_and_the_details_of_the_small_ones() -> None:
     large, small = load_encoder("builtin-large"), load_encoder("builtin")
-    assert large.name == "eyes+dinov2,eyes"
-    row = large.encode_images([make_picture(0, (300, 240))])[0]
-    assert row.shape == (896,)
-    assert np.allclose(small.encode_images([make_picture(0, (300, 240))])[0], row[:512] * np.sqrt(2), atol=1e-5)
-    assert np.array_equal(large.encode_texts(TEXTS), small.encode_texts(TEXTS))
+    assert (large.name, large.shares_space, large.sight) == ("eyes-large", True, small.sight)
+    assert large.text.fingerprint == small.text.fingerprint
+    assert large.image.fingerprint != small.image.fingerprint
+    pictures = [EXAMPLES / "cat.jpg", EXAMPLES / "coffee.jpg"]
+    seen, known = (np.stack(list(encoder.encode_each(pictures, details=True))) for encoder in (large, small))
+    assert np.array_equal(seen[:, 512:], known[:, 512:])
+    cosines = (seen[:, :512] * known[:, :512]).sum(1)
+    assert ((cosines > 0.6) & (cosines < 0.99)).all()
+    said = large.encode_texts(["a cat", "a cup of coffee", "an airplane in the sky", "a group of people"])
+    assert (said @ seen[:, :512].T).argmax(0).tolist() == [0, 1]
+    assert np.array_equal(large.encode_images(pictures[1:])[0], large.encode_images(pictures)[1])
 
 
 @pytest.mark.parametrize(

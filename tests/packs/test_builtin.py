@@ -106,6 +106,17 @@ def test_the_examples_of_the_pack_answer_with_another_caption_of_the_picture(mad
         assert cosines[places].min() > least - 2e-3
 
 
+def test_the_large_pack_has_the_captions_of_the_small_one(made: tuple[Path, list[tuple[int, str]]]):
+    small, large = (ReCap.from_pretrained(path) for path in (made[0], builtin_pack("builtin-large", captions=24)))
+    assert large.encoder.name == "eyes-large"
+    assert [row.text for row in large.datastore] == [row.text for row in small.datastore]
+    ids = [row.id for row in large.datastore]
+    assert np.array_equal(large.datastore.raw_vectors(ids), small.datastore.raw_vectors(ids))
+    assert large.looks
+    packaged = LinearAlignment.load(packaged_file(ALIGNMENT, "builtin-large"))
+    np.testing.assert_array_equal(large.alignment.W_, packaged.W_)
+
+
 def test_the_pack_is_made_once(made: tuple[Path, list[tuple[int, str]]]):
     folder, _ = made
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from eyes import data as eyes_data
+from eyes.large import Seen
 
 from recap.alignment import LinearAlignment, PairStatistics
 from recap.assets import cache_dir
@@ -103,10 +104,11 @@ def prepare(data: Path, eyes: Path, tested: Path, folder: Path) -> None:
 class World:
     """The pictures and sentences of the eyes' work folder."""
 
-    def __init__(self, folder: Path, tested: set[int]) -> None:
+    def __init__(self, folder: Path, tested: set[int], *, large: bool = False) -> None:
         self.records = eyes_data.open_records(folder)
-        self.split = eyes_data.split(self.records, eyes_data.Pictures(folder / "maps").there(), tested)
-        self.vectors = np.load(folder / "vectors.npy", mmap_mode="r")
+        there = Seen(folder).there() if large else eyes_data.Pictures(folder / "maps").there()
+        self.split = eyes_data.split(self.records, there, tested)
+        self.vectors = np.load(folder / ("large_vectors.npy" if large else "vectors.npy"), mmap_mode="r")
         self.details = np.load(folder / "details.npy", mmap_mode="r")
         self.numbers = eyes_data.Texts(folder).number
         self.sentences = np.load(folder / "text_vectors.npy", mmap_mode="r")

@@ -20,7 +20,7 @@ from recap.datastore.view import MILVUS
 from recap.encoders.fetching import is_web_address
 from recap.errors import ImageError, InputError
 from recap.packs.config import CONFIG, PackConfig
-from recap.packs.folder import BUILTIN
+from recap.packs.folder import BUILTINS
 from recap.parallel import storage
 from recap.parallel.parts import Part, Record, find_parts, picture_parts
 from recap.parallel.runners import Runner, runner
@@ -120,7 +120,7 @@ def choose_parts(
     """Return what captions in parts; None for files of this machine without ``ray``, which need none."""
     if ray is None and not elsewhere:
         return None
-    place = storage.absolute(pack) if Path(pack).is_dir() and pack != BUILTIN else pack
+    place = storage.absolute(pack) if Path(pack).is_dir() and pack not in BUILTINS else pack
     return CaptionParts(Captioning(place, device, language_model, settings), runner(ray), elsewhere)
 
 

@@ -40,8 +40,10 @@ class OwnPack(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the folder; for the built-in pack, say how to get a copy of one's own."""
-        if value == "builtin" and not Path(value).is_dir():
-            copy = "from recap import ReCap; ReCap.from_pretrained('builtin').save_pretrained('mine')"
+        from recap.packs.folder import BUILTINS
+
+        if value in BUILTINS and not Path(value).is_dir():
+            copy = f"from recap import ReCap; ReCap.from_pretrained('{value}').save_pretrained('mine')"
             self.fail(f'the built-in pack stays as it is; make a copy of your own: python -c "{copy}"', param, ctx)
         return super().convert(value, param, ctx)
 

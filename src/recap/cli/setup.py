@@ -6,9 +6,7 @@ import click
 
 
 @click.command()
-@click.option(
-    "--large", is_flag=True, help="Also download the weights of builtin-large, the better encoder to fit packs with."
-)
+@click.option("--large", is_flag=True, help="Also make builtin-large, the pack that sees better and is slower.")
 @click.option(
     "--lm", "language_model", is_flag=True, help="Also download SmolLM2-135M, a small general language model."
 )
@@ -25,11 +23,13 @@ def setup(large: bool, language_model: bool, captions: int | None) -> None:
     """
     from recap.assets import fetch
     from recap.packs.builtin import builtin_pack
+    from recap.packs.folder import BUILTINS
 
     for asset in ("tinyvit", *(["dinov2"] if large else []), *(["smollm2"] if language_model else [])):
         click.echo(f"{asset}: {fetch(asset)}", err=True)
-    click.echo("builtin: embedding captions, a few minutes the first time", err=True)
-    click.echo(f"builtin: {builtin_pack(captions=captions, progress=True)}", err=True)
+    click.echo("embedding captions, a few minutes the first time", err=True)
+    for name in BUILTINS if large else BUILTINS[:1]:
+        click.echo(f"{name}: {builtin_pack(name, captions=captions, progress=True)}", err=True)
 
 
 @click.command()

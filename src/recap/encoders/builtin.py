@@ -2,7 +2,8 @@
 
 ``eyes`` is a small vision-language model of our own: TinyViT-5M for images and MiniLM for texts up to before their last
 stage, which come from packages of the Python index, and from there on our own weights, trained by
-``tools/train_eyes.py`` so that both sides share a space. TinyViT-5M, DINOv2 and MiniLM are there as they are, too.
+``tools/train_eyes.py`` so that both sides share a space. ``eyes-large`` also looks with DINOv2 and gives vectors of the
+same space. TinyViT-5M, DINOv2 and MiniLM are there as they are, too.
 
 The first part of a network: some of ours continue a published one from the middle.
 
@@ -30,6 +31,7 @@ from recap.errors import AssetError, ChecksumError, InputError
 from recap.files import atomic_write, file_sha256
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import onnx
 
 PLACES = 7 * 7
@@ -39,6 +41,10 @@ DETAILS = PLACES * 128
 EYES_FOLDER = Path(__file__).parent.parent / "data" / "eyes"
 TINYVIT_CUT = "/stages/stages.2/Transpose_1_output_0"
 """What TinyViT's last stage reads: 160 x 14 x 14."""
+DINOV2_GRID = 14
+"""Patches a side that DINOv2 sees for ``eyes-large``; four of them are a place of the eyes."""
+_DINOV2_RECIPE = "grid-14"
+"""Changes whenever ``smaller_dinov2`` makes another graph of the same weights."""
 MINILM_LAYERS = 6
 MINILM_WINDOW = 256
 """How many tokens MiniLM reads."""
@@ -52,21 +58,43 @@ _CALIBRATION = 8
 
 def load_eyes_image(options: LoadOptions) -> OnnxImageEncoder:
     """Return the image side of ``eyes``: 512 dimensions. It sees the whole picture, squashed into a square."""
-    ours = _packaged("image.onnx")
     return OnnxImageEncoder(
-        (first_part("tinyvit", TINYVIT_CUT), ours),
+        (first_part("tinyvit", TINYVIT_CUT), _packaged("image.onnx")),
         Preprocess(resize="squash"),
         name="eyes",
         details=DETAILS,
-        sha256=fingerprint_of(part_sha256("tinyvit", TINYVIT_CUT), file_sha256(ours)),
+        sha256=_eyes_sha256(),
         options=options,
     )
 
 
-def load_eyes_text(options: LoadOptions) -> OnnxTextEncoder:
-    """Return the text side of ``eyes``: 512 dimensions."""
+def load_large_image(options: LoadOptions) -> OnnxImageEncoder:
+    """Return the image side of ``eyes-large``: the eyes and DINOv2, in the space and with the details of ``eyes``."""
+    small, ours = Preprocess(resize="squash"), _packaged("large.onnx")
+    return OnnxImageEncoder(
+        (first_part("tinyvit", TINYVIT_CUT), _packaged("image.onnx"), ours),
+        small,
+        name="eyes-large",
+        beside=dinov2_part(),
+        details=DETAILS,
+        sight=fingerprint_of("image", _eyes_sha256(), small.fingerprint(), "none"),
+        sha256=fingerprint_of(_eyes_sha256(), _DINOV2_RECIPE, ASSETS["dinov2"].sha256, file_sha256(ours)),
+        options=options,
+    )
+
+
+def _eyes_sha256() -> str:
+    return fingerprint_of(part_sha256("tinyvit", TINYVIT_CUT), file_sha256(_packaged("image.onnx")))
+
+
+def _eyes_text(name: str, options: LoadOptions) -> OnnxTextEncoder:
+    """Return the text side of ``eyes`` and ``eyes-large``: 512 dimensions."""
     sha256 = fingerprint_of(minilm_sha256(MINILM_LAYERS - 1), file_sha256(_packaged("text.onnx")))
-    return _text_encoder("eyes", (minilm_part(MINILM_LAYERS - 1), _own_text_part(sha256)), "none", sha256, options)
+    return _text_encoder(name, (minilm_part(MINILM_LAYERS - 1), _own_text_part(sha256)), "none", sha256, options)
+
+
+load_eyes_text = partial(_eyes_text, "eyes")
+load_large_text = partial(_eyes_text, "eyes-large")
 
 
 def load_minilm(options: LoadOptions) -> OnnxTextEncoder:
@@ -161,6 +189,39 @@ def _kept(name: str, make: Callable[[], onnx.ModelProto]) -> Path:
         with atomic_write(file_path) as file:
             file.write(data)
     return path
+
+
+def dinov2_part() -> Path:
+    """Return the graph of DINOv2 that ``eyes-large`` looks with, made on first use."""
+    sha256 = fingerprint_of(_DINOV2_RECIPE, ASSETS["dinov2"].sha256)
+    return _kept(f"dinov2-{sha256[:16]}.onnx", lambda: smaller_dinov2(fetch("dinov2")))
+
+
+def smaller_dinov2(model: str | os.PathLike[str]) -> onnx.ModelProto:
+    """Return DINOv2 with fewer patches of the same picture: three quarters of the work, and the grid of the eyes.
+
+    The published file reads 16 x 16 patches; pictures are made smaller inside the graph, positions between its own.
+    """
+    import numpy as np
+    import onnx
+    from onnx import helper, numpy_helper
+
+    whole = onnx.load(model)
+    graph = whole.graph
+    side = float(DINOV2_GRID)
+    constants: dict[str, npt.NDArray[Any]] = {
+        "/Constant_11": np.array([1, 1, (side + 0.1) / 37, (side + 0.1) / 37], np.float32),  # scale of the positions
+        "/Constant_18": np.array([-1, DINOV2_GRID, DINOV2_GRID, 384], np.int64),  # rows and columns of patches
+    }
+    for node in graph.node:
+        if node.name in constants:
+            node.attribute[0].t.CopyFrom(numpy_helper.from_array(constants[node.name]))
+        if "input" in node.input:
+            node.input[list(node.input).index("input")] = "smaller"
+    scale = numpy_helper.from_array(np.array([1, 1, side / 16, side / 16], np.float32), "shrink")
+    graph.initializer.append(scale)
+    graph.node.insert(0, helper.make_node("Resize", ["input", "", "shrink"], ["smaller"], mode="linear"))
+    return whole
 
 
 def first_part(asset: str, tensor: str) -> Path:

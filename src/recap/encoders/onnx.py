@@ -66,26 +66,38 @@ def open_session(path: Path, *, device: str = "cpu") -> Any:
 
 
 class Chain:
-    """ONNX files run one after the other: each reads the first output of the one before."""
+    """ONNX files run one after the other: each reads the first output of the one before.
 
-    def __init__(self, paths: Path | Sequence[Path], *, device: str = "cpu") -> None:
+    The last one may also read, as its second input, what the network ``beside`` the others makes of the first input.
+    """
+
+    def __init__(self, paths: Path | Sequence[Path], *, beside: Path | None = None, device: str = "cpu") -> None:
         self.paths = (paths,) if isinstance(paths, Path) else tuple(paths)
         self._sessions = [open_session(path, device=device) for path in self.paths]
+        self._beside = open_session(beside, device=device) if beside else None
         self.inputs = self._sessions[0].get_inputs()
 
     def run(self, feed: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[Any]:
         """Return the first output of the last file."""
         first, *others = self._sessions
-        (output,) = first.run([first.get_outputs()[0].name], feed)
+        output = _first_output(first, feed)
         for session in others:
-            (output,) = session.run([session.get_outputs()[0].name], {session.get_inputs()[0].name: output})
-        values: npt.NDArray[Any] = output
-        return values
+            names = [item.name for item in session.get_inputs()]
+            inputs = {names[0]: output}
+            if self._beside and len(names) > 1:
+                inputs[names[1]] = _first_output(self._beside, feed)
+            output = _first_output(session, inputs)
+        return output
 
     def sha256(self) -> str:
         """Return a checksum of all the files."""
         sums = [_model_sha256(path) for path in self.paths]
         return sums[0] if len(sums) == 1 else fingerprint_of(*sums)
+
+
+def _first_output(session: Any, feed: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    output: npt.NDArray[Any] = session.run([session.get_outputs()[0].name], feed)[0]
+    return output
 
 
 class OnnxImageEncoder(SingleImageEncoder):
@@ -98,19 +110,22 @@ class OnnxImageEncoder(SingleImageEncoder):
         *,
         name: str,
         pooling: str = "none",
+        beside: Path | None = None,
         details: int = 0,
+        sight: str = "",
         sha256: str | None = None,
         options: LoadOptions | None = None,
     ) -> None:
         """Open the model; ``sha256`` is its checksum when that is known already.
 
-        The last ``details`` numbers of an output are no part of the vector.
+        The last ``details`` numbers of an output are no part of the vector; ``sight`` says whose they are, where they
+        are not its own. ``beside`` is a further network, see ``Chain``.
         """
         options = options or LoadOptions()
         check_name("pooling", pooling, POOLINGS)
         self._pooling = pooling
         self._alone = options.device == "cpu"
-        self._network = Chain(path, device=options.device)
+        self._network = Chain(path, beside=beside, device=options.device)
         self._input = self._network.inputs[0].name
         shape = self._network.inputs[0].shape
         if isinstance(shape[0], int) and not (shape[0] == 1 and self._alone):
@@ -127,7 +142,7 @@ class OnnxImageEncoder(SingleImageEncoder):
             batch_size=max(16, 2 * cores()),
             cache=options.cache,
             details=details,
-            sight=fingerprint if details else "",
+            sight=sight or (fingerprint if details else ""),
         )
 
     def forward(self, batch: Pixels) -> Vectors:

@@ -108,7 +108,7 @@ ENCODERS = Registry(
     (
         EncoderInfo("builtin", "eyes, our own small vision-language model", (512, 512), alias_of="eyes", licence=_OWN),
         EncoderInfo(
-            "builtin-large", "eyes with DINOv2 beside them", (896, 512), alias_of="eyes+dinov2,eyes", licence=_OWN
+            "builtin-large", "eyes that also look with DINOv2", (512, 512), alias_of="eyes-large", licence=_OWN
         ),
         EncoderInfo(
             "builtin-judge",
@@ -123,6 +123,14 @@ ENCODERS = Registry(
             (512, 512),
             image="recap.encoders.builtin:load_eyes_image",
             text="recap.encoders.builtin:load_eyes_text",
+            licence=_OWN,
+        ),
+        EncoderInfo(
+            "eyes-large",
+            "TinyViT-5M, DINOv2 ViT-S/14 and all-MiniLM-L6-v2 in the space of eyes",
+            (512, 512),
+            image="recap.encoders.builtin:load_large_image",
+            text="recap.encoders.builtin:load_large_text",
             licence=_OWN,
         ),
         EncoderInfo(

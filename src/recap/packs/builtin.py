@@ -1,6 +1,6 @@
-"""The pack that comes with the package: the map is inside, the captions are fetched and embedded on first use.
+"""The packs that come with the package: the maps are inside, the captions are fetched and embedded on first use.
 
-The map was fitted by ``tools/fit_builtin.py``. The captions to retrieve from are those of COCO train2014 (CC BY 4.0),
+The maps were fitted by ``tools/fit_builtin.py``. The captions to retrieve from are those of COCO train2014 (CC BY 4.0),
 in which neither the test nor the validation pictures of Karpathy's split occur, and our own list of things and scenes
 that they hardly name, so that a rocket can be called a rocket.
 """
@@ -32,7 +32,6 @@ from recap.packs.settings import EXAMPLE_CAPTIONS, EXAMPLES, Settings
 CAPTIONS = 85_000
 """Default number of captions in the datastore."""
 
-ENCODER = "builtin"
 LANGUAGE_MODEL = "writer"
 SOURCE = "coco-train2014"
 CONCEPTS = "concepts"
@@ -41,20 +40,20 @@ _SEED = 2024
 _WORDS = range(2, 26)
 
 
-def builtin_pack(*, captions: int | None = None, progress: bool = False) -> Path:
-    """Return the folder of the built-in pack, made first if it is not there.
+def builtin_pack(name: str = pack.BUILTIN, *, captions: int | None = None, progress: bool = False) -> Path:
+    """Return the folder of a built-in pack, made first if it is not there.
 
-    ``captions`` is how many to retrieve from, 0 for all; None takes what is there, or ``CAPTIONS``. A killed run goes
-    on where it was.
+    ``name`` is one of ``pack.BUILTINS``, and that of its encoder. ``captions`` is how many to retrieve from, 0 for all;
+    None takes what is there, or ``CAPTIONS``. A killed run goes on where it was.
     """
-    home = cache_dir() / "packs" / f"{pack.BUILTIN}-{_version()}"
+    home = cache_dir() / "packs" / f"{name}-{_version(name)}"
     if captions is None and (home / pack.CONFIG).exists():
         return home
     wanted = CAPTIONS if captions is None else captions
     home.parent.mkdir(parents=True, exist_ok=True)
     with exclusive(home.with_suffix(".lock")):
         if not _is_there(home, wanted):
-            _make(home, wanted, progress)
+            _make(name, home, wanted, progress)
     return home
 
 
@@ -93,17 +92,17 @@ def _by_typicality(places: Sequence[int], said: Sequence[set[str]]) -> list[int]
     return [place for _, place in sorted(zip(shared, places, strict=True), key=lambda pair: (-pair[0], pair[1]))]
 
 
-def packaged_file(file: str) -> Path:
-    """Return the path of a data file of the built-in pack inside the package."""
-    path = Path(__file__).parent.parent / "data" / pack.BUILTIN / file
+def packaged_file(file: str, name: str = pack.BUILTIN) -> Path:
+    """Return the path of a data file of a built-in pack inside the package."""
+    path = Path(__file__).parent.parent / "data" / name / file
     if not path.is_file():
         raise AssetError(f"this installation of recap has no built-in pack: {path} is missing; install it again")
     return path
 
 
-def _version() -> str:
-    """Return a short name for all that makes the pack, so that one made by an older recap is not taken for it."""
-    contents = (packaged_file(file).read_bytes() for file in (pack.STATISTICS, pack.ALIGNMENT))
+def _version(name: str) -> str:
+    """Return a short name for all that makes a pack, so that one made by an older recap is not taken for it."""
+    contents = (packaged_file(file, name).read_bytes() for file in (pack.STATISTICS, pack.ALIGNMENT))
     words = f"{__version__} {LANGUAGE_MODEL} {Settings()} {concept_sentences()}"
     return hashlib.sha256(b"".join([words.encode(), *contents])).hexdigest()[:12]
 
@@ -114,12 +113,12 @@ def _is_there(home: Path, captions: int) -> bool:
     return PackConfig.read(home).captions == captions
 
 
-def _make(home: Path, captions: int, progress: bool) -> None:
+def _make(name: str, home: Path, captions: int, progress: bool) -> None:
     unfinished = home.with_suffix(".sqlite")
-    encoder = load_encoder(ENCODER, cache=VectorCache(unfinished))
-    statistics = PairStatistics.load(packaged_file(pack.STATISTICS))
-    alignment = LinearAlignment.load(packaged_file(pack.ALIGNMENT))
-    datastore = builtin_datastore(encoder, captions, progress=progress)
+    encoder = load_encoder(name, cache=VectorCache(unfinished))
+    statistics = PairStatistics.load(packaged_file(pack.STATISTICS, name))
+    alignment = LinearAlignment.load(packaged_file(pack.ALIGNMENT, name))
+    datastore = _same_captions(encoder, captions) or builtin_datastore(encoder, captions, progress=progress)
     settings = Settings(
         method=alignment.method, examples=_examples(datastore.centred_by(alignment.text_mean_), alignment)
     )
@@ -129,6 +128,17 @@ def _make(home: Path, captions: int, progress: bool) -> None:
     pack.save(made, home, captions=captions)
     for leftover in home.parent.glob(f"{unfinished.name}*"):
         leftover.unlink(missing_ok=True)
+
+
+def _same_captions(encoder: Encoder, captions: int) -> Datastore | None:
+    """Return the captions of another built-in pack if one was made with the same text encoder and number of them."""
+    for other in pack.BUILTINS:
+        home = cache_dir() / "packs" / f"{other}-{_version(other)}"
+        if _is_there(home, captions):
+            stored = Datastore.load(home / pack.DATASTORE)
+            if stored.fingerprint == encoder.text.fingerprint:
+                return stored
+    return None
 
 
 def concept_sentences() -> list[str]:

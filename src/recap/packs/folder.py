@@ -52,7 +52,8 @@ ATTEMPTS = 20
 """Number of times a pack is read that changes meanwhile."""
 
 BUILTIN = "builtin"
-"""The pack that comes with the package; a folder of the same name is meant by ./builtin."""
+BUILTINS = (BUILTIN, "builtin-large")
+"""The packs that come with the package; a folder of the same name is meant by ./builtin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +135,10 @@ def load(
 ) -> PackContents:
     """Load a built-in pack, a folder, or a repository of the Hugging Face hub."""
     contents = read(find(name, revision=revision, token=token, progress=progress), device, cache)
-    if name == BUILTIN:
+    if name in BUILTINS:
         from recap.packs.builtin import packaged_file
 
-        return replace(contents, calibration=Calibration.load(packaged_file(CONFIDENCE)))
+        return replace(contents, calibration=Calibration.load(packaged_file(CONFIDENCE, str(name))))
     return contents
 
 
@@ -145,10 +146,10 @@ def find(
     name: str | Path, *, revision: str | None = None, token: str | bool | None = None, progress: bool = False
 ) -> Path:
     """Return the folder of a built-in pack, a folder, or a repository of the Hugging Face hub."""
-    if name == BUILTIN:
+    if name in BUILTINS:
         from recap.packs.builtin import builtin_pack
 
-        return builtin_pack(progress=progress)
+        return builtin_pack(str(name), progress=progress)
     check_name(name)
     folder = Path(name)
     if folder.is_dir():
@@ -160,10 +161,10 @@ def find(
 
 def check_name(name: str | Path) -> None:
     """Raise ``PackError`` unless a name can be one of a pack; whether the hub has it is not asked."""
-    if name == BUILTIN or Path(name).is_dir():
+    if name in BUILTINS or Path(name).is_dir():
         return
     if isinstance(name, Path) or name.startswith((".", "/", "~")) or name.count("/") != 1:
-        raise PackError(f"{name}: no such folder. A pack is a folder, {BUILTIN}, or OWNER/NAME on the hub")
+        raise PackError(f"{name}: no such folder. A pack is a folder, {', '.join(BUILTINS)}, or OWNER/NAME on the hub")
 
 
 def read(folder: Path, device: str = "cpu", cache: str | Path | None = None) -> PackContents:
@@ -241,10 +242,10 @@ def read_own_datastore(folder: Path) -> MutableStore:
 
 def read_statistics(name: str) -> tuple[str, PairStatistics]:
     """Return the encoder's name and the statistics of a pack, without its datastore."""
-    if name == BUILTIN:
+    if name in BUILTINS:
         from recap.packs.builtin import packaged_file
 
-        return name, PairStatistics.load(packaged_file(STATISTICS))  # it is named like its encoder
+        return name, PairStatistics.load(packaged_file(STATISTICS, name))  # it is named like its encoder
     folder = find(name, progress=True)
     return PackConfig.read(folder).encoder, PairStatistics.load(folder / STATISTICS)
 

@@ -232,7 +232,7 @@ def describe(name: str) -> dict[str, Any]:
         "sources": dict(facts.sources),
         "language": facts.settings.language,
         "language model": facts.language_model,
-        "confidence": "fitted" if name == pack.BUILTIN or (folder / pack.CONFIDENCE).exists() else "not fitted",
+        "confidence": "fitted" if name in pack.BUILTINS or (folder / pack.CONFIDENCE).exists() else "not fitted",
         "settings": {
             "k": facts.settings.k,
             "pool": facts.settings.pool,
