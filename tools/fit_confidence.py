@@ -1,17 +1,20 @@
 """Fit the confidence of the built-in pack, and write it into the package.
 
-    python tools/fit_confidence.py --flickr8k DIR --work DIR --tested FILE [--lm NAME]
+    python tools/fit_confidence.py --flickr8k DIR --work DIR --tested FILE [--pack NAME] [--readings FILE] [--lm NAME]
 
 ``--flickr8k`` holds ``images/``, ``captions.token.txt``, ``dev.txt``, ``test.txt`` and ``expert_annotations.txt``;
 ``--work`` is the folder ``train_eyes.py`` worked in, and ``--tested`` a file with the numbers of COCO's test pictures
 (``.npy``). Fitted are the judge, on what the experts said, and the calibration, on that and on the captioner's own
 captions of Flickr8k dev and of the pictures the eyes were not trained on: of COCO, of Conceptual Captions, and of the
-sets with names. The judge labels these. All sets have equal weight. Only a few numbers are written.
+sets with names. The judge labels these. All sets have equal weight. ``--readings`` are captions that people read beside
+their pictures, a line of json each: ``{"image": PATH, "caption": TEXT, "right": SHARE}`` of the readers; they weigh as
+much as all the others, and are also what the result is tested on, in turns. Only a few numbers are written.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,7 +26,7 @@ from writer.prepare import World
 import recap
 from recap.assets import cache_dir
 from recap.captioner import ReCap
-from recap.confidence import Calibration, Floats
+from recap.confidence import Calibration, Floats, calibration_error
 from recap.datasets import read_flickr8k
 from recap.datasets.judgements import Judgements, read_judgements
 from recap.errors import ImageError
@@ -43,6 +46,7 @@ from recap.packs.builtin import LANGUAGE_MODEL
 RIGHT = 3
 """Who gives at least this calls a caption right: 4 is without errors, 3 with minor ones, 2 is related, 1 is not."""
 
+FOLDS, SURE = 5, 0.7
 PICTURES = 600
 """So many of each set are captioned."""
 
@@ -76,6 +80,19 @@ class OwnCaptions:
     pictures: int
 
 
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """Captions that people read beside their pictures."""
+
+    rows: Floats
+    right: Floats
+    owners: Places
+
+    def of(self, kept: npt.NDArray[np.bool_]) -> Readings:
+        """Return some of the readings."""
+        return Readings(self.rows[kept], self.right[kept], self.owners[kept])
+
+
 def main() -> None:
     """Fit and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -83,23 +100,26 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--tested", type=Path, required=True)
     parser.add_argument("--lm", default=LANGUAGE_MODEL, help="whose sentences are judged too; none for no model")
-    parser.add_argument("--out", type=Path, default=Path(recap.__file__).parent / "data" / pack.BUILTIN)
+    parser.add_argument("--pack", choices=pack.BUILTINS, default=pack.BUILTIN)
+    parser.add_argument("--readings", type=Path)
+    parser.add_argument("--out", type=Path, default=Path(recap.__file__).parent / "data")
     arguments = parser.parse_args()
-    captioner = builtin_captioner(arguments.lm)
-    judge, calibration = fit(
-        captioner,
-        experts(captioner, arguments.flickr8k),
-        own_sets(captioner, arguments.flickr8k, World(arguments.work, {int(n) for n in np.load(arguments.tested)})),
-    )
-    path = arguments.out / pack.CONFIDENCE
+    captioner = builtin_captioner(arguments.pack, arguments.lm)
+    world = World(arguments.work, {int(n) for n in np.load(arguments.tested)}, large=arguments.pack != pack.BUILTIN)
+    rated, own = experts(captioner, arguments.flickr8k), own_sets(captioner, arguments.flickr8k, world)
+    read = readings(captioner, arguments.readings) if arguments.readings else None
+    if read is not None:
+        test_on_readings(captioner, rated, own, read)
+    judge, calibration = fit(captioner, rated, own, read)
+    path = arguments.out / arguments.pack / pack.CONFIDENCE
     write_json(path, {"calibration": calibration.as_dict(), "judge": asdict(judge)})
     print(f"{path}\n{path.read_text(encoding='utf-8')}")
 
 
-def builtin_captioner(language_model: str = LANGUAGE_MODEL) -> ReCap:
-    """Return the captioner of the built-in pack, with a cache of vectors."""
+def builtin_captioner(name: str = pack.BUILTIN, language_model: str = LANGUAGE_MODEL) -> ReCap:
+    """Return the captioner of a built-in pack, with a cache of vectors."""
     cache = cache_dir() / "vectors.sqlite"
-    return ReCap.from_pretrained("builtin", language_model=language_model, cache=cache, progress=True)
+    return ReCap.from_pretrained(name, language_model=language_model, cache=cache, progress=True)
 
 
 def experts(captioner: ReCap, folder: Path) -> Experts:
@@ -134,20 +154,54 @@ def own_sets(captioner: ReCap, flickr8k: Path, world: World) -> list[OwnCaptions
     return sets
 
 
-def fit(captioner: ReCap, rated: Experts, own: Sequence[OwnCaptions]) -> tuple[Judge, Calibration]:
+def readings(captioner: ReCap, path: Path) -> Readings:
+    """Return what people said of captions beside their pictures."""
+    records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    places = {image: place for place, image in enumerate(dict.fromkeys(record["image"] for record in records))}
+    images = [row for row in captioner.encode_each(list(places)) if not isinstance(row, ImageError)]
+    owners = np.array([places[record["image"]] for record in records])
+    texts = [record["caption"] for record in records]
+    right = np.array([float(record["right"]) for record in records])
+    return Readings(given_rows(captioner, np.stack(images), texts, owners), right, owners)
+
+
+def test_on_readings(captioner: ReCap, rated: Experts, own: Sequence[OwnCaptions], read: Readings) -> None:
+    """Print how far the confidence of captions can be believed whose pictures were not fitted on."""
+    confidence = np.empty(len(read.right))
+    for turn in range(FOLDS):
+        tested = read.owners % FOLDS == turn
+        _, calibration = fit(captioner, rated, own, read.of(~tested))
+        confidence[tested] = calibration.probabilities(read.rows[tested])
+    sure = confidence >= SURE
+    print(f"read: {len(confidence)} captions, {read.right.mean():.2f} right, mean confidence {confidence.mean():.2f}")
+    print(
+        f"ECE {calibration_error(confidence, read.right):.3f}; {read.right[sure].mean():.2f} of {sure.sum()} sure ones"
+    )
+
+
+def fit(
+    captioner: ReCap, rated: Experts, own: Sequence[OwnCaptions], read: Readings | None = None
+) -> tuple[Judge, Calibration]:
     """Fit the judge on the experts, and the calibration on them and on own captions, each set with equal weight."""
     fingerprint = captioner.encoder.text.fingerprint
     judge = Judge.fit(rated.closeness, rated.right, unit=rated.unit, text_encoder=fingerprint)
     rows = [rated.rows, *(captions.rows for captions in own)]
     labels = [rated.right, *(judge.probabilities(captions.closeness) for captions in own)]
     each = sum(map(len, rows)) / len(rows)
+    weights = [np.full(len(part), each / len(part)) for part in rows]
+    pictures = len(np.unique(rated.owners)) + sum(captions.pictures for captions in own)
+    source = "Flickr8k-Expert, and own captions as labelled by a judge fitted on it"
+    if read is not None:
+        rows, labels = [*rows, read.rows], [*labels, read.right]
+        weights.append(np.full(len(read.right), each * len(weights) / len(read.right)))
+        pictures, source = pictures + len(np.unique(read.owners)), f"{source}, and own captions that people read"
     calibration = Calibration.fit(
         np.concatenate(rows),
         np.concatenate(labels),
-        weights=np.concatenate([np.full(len(part), each / len(part)) for part in rows]),
+        weights=np.concatenate(weights),
         method=captioner.settings.method,
-        pictures=len(np.unique(rated.owners)) + sum(captions.pictures for captions in own),
-        labels="Flickr8k-Expert, and own captions as labelled by a judge fitted on it",
+        pictures=pictures,
+        labels=source,
     )
     return judge, calibration
 
