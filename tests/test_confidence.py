@@ -255,6 +255,27 @@ def test_what_the_captioner_says_is_among_what_is_fitted(captioner: ReCap, many:
         assert np.isclose(fitted, own).all(1).any()
 
 
+def test_the_language_model_is_asked_about_some_pictures_for_one_sentence(
+    captioner: ReCap, many: list[Pair], monkeypatch: pytest.MonkeyPatch
+):
+    asked: list[tuple[bytes, Decoding]] = []
+
+    class Noting(Writer):
+        def write(self, prompts: Sequence[Prompt], decoding: Decoding) -> list[list[Draft]]:
+            asked.extend((prompt.vector.tobytes(), decoding) for prompt in prompts if prompt.vector is not None)
+            return super().write(prompts, decoding)
+
+    monkeypatch.setattr("recap.fitting.confidence.WRITTEN", 10)
+    writing = captioner.configured(language_model=Noting())
+    calibration = fit_calibration(writing, many)
+    assert len(asked) == len({vector for vector, _ in asked}) == 10 < len(many)
+    assert {decoding.temperature for _, decoding in asked} == {0}
+    assert calibration != fit_calibration(captioner, many), "what it writes counts"
+    asked.clear()
+    assert fit_calibration(writing.configured(candidates="retrieved"), many) == fit_calibration(captioner, many)
+    assert not asked
+
+
 def test_pairs_that_were_not_fitted_are_not_withdrawn(captioner: ReCap, many: list[Pair]):
     strangers = [Pair(pair.image, pair.captions, f"stranger-{pair.id}") for pair in many]
     changed = [Pair(pair.image, pair.captions[:2], pair.id) for pair in many[:3]]

@@ -100,6 +100,22 @@ def test_nothing_is_done_twice(halves: tuple[ReCap, Validation], monkeypatch: py
     assert len(searched) == len(set(searched)) == len(GRID["method"]) * len(rest), "once for each map"
     assert len(embedded) == len(set(embedded))
     assert len(model.asked) == len(set(model.asked)) > 0
+    assert len({vector for _, _, vector, _ in model.asked}) == len(rest), "one map: the others lost before"
+    assert {decoding.samples for *_, decoding in model.asked} == {10}, "five are the first five of ten"
+
+
+def test_a_language_model_is_tried_on_some_of_the_pictures(
+    halves: tuple[ReCap, Validation], monkeypatch: pytest.MonkeyPatch
+):
+    captioner, rest = halves
+    model = Scripted()
+    model.reads_pool = True  # type: ignore[attr-defined]
+    monkeypatch.setattr("recap.fitting.tuning.WRITTEN", 2)
+    monkeypatch.setattr("recap.fitting.tuning.measure", lambda *_: {})
+    trials: list[Trial] = []
+    tune_and_measure(captioner.configured(language_model=model), rest, tune=trials.append)
+    assert len({vector for _, _, vector, _ in model.asked}) == 2
+    assert "k" not in {trial.parameter for trial in trials}, "k says nothing to one that reads the pool"
 
 
 def test_too_few_pictures_to_measure_with(halves: tuple[ReCap, Validation]):

@@ -64,7 +64,7 @@ class FittedPack(Pack):
             tune: whether to choose settings on the validation pictures (see ``recap.fitting.tuning``); or what is to be
                 told of each trial.
             keep_vectors: whether the pack keeps image vectors, so that ``forget`` needs nothing but names.
-            calibrate: whether to fit the confidence of captions, on at most 300 of the pictures and at least 20.
+            calibrate: whether to fit the confidence of captions, on at most 200 of the pictures and at least 20.
             about: author, licence and description for the card.
             progress: whether to show a bar.
             datastore: an empty one to take the captions, such as a ``DiskStore`` for more than fit into memory.

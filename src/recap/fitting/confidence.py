@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -43,6 +43,12 @@ FEWEST_PICTURES = 20
 
 BLOCK = 64
 """Batch size."""
+
+WRITTEN, WRITTEN_SHARE = 40, 5
+"""The language model is asked about this many of the pictures, or about one in five if that is more."""
+
+WRITTEN_WEIGHT = 0.5
+"""What the captions it writes count together, where those that are retrieved count 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,19 +106,13 @@ class KnownPictures:
         return cls(images, texts, tuple(len(group) for group in captions), tuple(ids))
 
     @classmethod
-    def of_sample(cls, captioner: ReCap, sample: Sample) -> KnownPictures:
-        """Return pictures a captioner was fitted on; read again where its language model looks at them."""
-        kept = [(item, item.vector) for item in sample.pictures]
-        if captioner.looks:
-            rows = captioner.encode_each(_read(item.pair.image) for item in sample.pictures)
-            seen = [(i, row) for i, row in zip(sample.pictures, rows, strict=True) if not isinstance(row, ImageError)]
-            # those inside of archives that others read are not here, and have to do without
-            kept = seen if len(seen) >= FEWEST_PICTURES else kept
+    def of_sample(cls, sample: Sample) -> KnownPictures:
+        """Return pictures a captioner was fitted on."""
         return cls(
-            np.stack([row for _, row in kept]),
-            np.concatenate([item.caption_vectors for item, _ in kept]),
-            tuple(len(item.caption_vectors) for item, _ in kept),
-            tuple(item.pair.id for item, _ in kept),
+            np.stack([item.vector for item in sample.pictures]),
+            np.concatenate([item.caption_vectors for item in sample.pictures]),
+            tuple(len(item.caption_vectors) for item in sample.pictures),
+            tuple(item.pair.id for item in sample.pictures),
         )
 
     @classmethod
@@ -180,10 +180,10 @@ def calibrate_fitted(captioner: ReCap, sample: Sample, *, progress: bool = False
     keeps = captioner.pictures is not None and captioner.pictures.vectors is not None
     try:
         if keeps and not captioner.looks:
-            known = KnownPictures.of_pack(captioner, sample.most)
+            known, seen = KnownPictures.of_pack(captioner, sample.most), None
         else:
-            known = KnownPictures.of_sample(captioner, sample)
-        return calibrate(captioner, known, fitted=True, progress=progress)
+            known, seen = KnownPictures.of_sample(sample), _look_again(captioner, sample)
+        return calibrate(captioner, known, seen=seen, fitted=True, progress=progress)
     except InputError as error:
         message = f"captions of this pack will have no confidence: {error}"
         warnings.warn(message, RecapWarning, stacklevel=2)
@@ -202,6 +202,7 @@ def calibrate(
     captioner: ReCap,
     known: KnownPictures,
     *,
+    seen: Mapping[int, Vectors] | None = None,
     fitted: bool,
     folds: int = 5,
     judge: Judge | None = None,
@@ -210,28 +211,58 @@ def calibrate(
     """Fit the confidence of a captioner on pictures that are encoded already.
 
     Those it was ``fitted`` on are held out fold by fold: the map is solved without them. Captions of the same
-    picture are never retrieved for it.
+    picture are never retrieved for it. A language model is asked, greedily, about some of the pictures only, since its
+    captions obey the same law: about those of which ``seen`` has what ``encode_each`` gives, by their place.
     """
     if len(known.counts) < FEWEST_PICTURES:
         raise InputError(f"confidence needs at least {FEWEST_PICTURES} pictures with captions, not {len(known.counts)}")
     chosen = judge or Judge.packaged()
     unit = unit_of(captioner, known, chosen)
     parts = np.arange(len(known.counts)) % (folds if fitted else 1)
-    rows, closeness = [], []
+    if seen is None:
+        seen = {place: known.images[place] for place in _asked_about(len(parts))}
+    if captioner.language_model is None or captioner.settings.candidates == "retrieved":
+        seen = {}
+    retrieved, written = [], []
     with progress_bar(total=len(parts), desc="confidence", unit="image", progress=progress) as bar:
         for number in np.unique(parts):
-            part = known.part(np.flatnonzero(parts == number))
-            found = own_rows(_without(captioner, part) if fitted else captioner, part)
-            rows.append(found[0])
-            closeness.append(found[1])
+            places = np.flatnonzero(parts == number)
+            part = known.part(places)
+            twin = _without(captioner, part) if fitted else captioner
+            retrieved.append(own_rows(twin.configured(candidates="retrieved"), part))
+            if asked := [place for place in places.tolist() if place in seen]:
+                some = replace(known.part(np.array(asked)), images=np.stack([seen[place] for place in asked]))
+                written.append(own_rows(twin.configured(temperature=0), some))
             bar.update(len(part.counts))
+    rows, closeness = (np.concatenate(found) for found in zip(*retrieved, *written, strict=True))
+    weights, count = np.ones(len(rows)), sum(len(found[0]) for found in retrieved)
+    weights[count:] = WRITTEN_WEIGHT * count / max(1, len(rows) - count)
     return Calibration.fit(
-        np.concatenate(rows),
-        chosen.probabilities(np.concatenate(closeness) / unit),
+        rows,
+        chosen.probabilities(closeness / unit),
+        weights=weights,
         method=captioner.settings.method,
         pictures=len(known.counts),
         labels="the captions of the same picture, by a judge fitted on Flickr8k-Expert",
     )
+
+
+def _asked_about(pictures: int) -> list[int]:
+    """Return the places of the pictures that a language model is asked about, evenly among all."""
+    count = min(pictures, max(WRITTEN, pictures // WRITTEN_SHARE))
+    places: list[int] = np.unique(np.linspace(0, pictures - 1, count).astype(int)).tolist()
+    return places
+
+
+def _look_again(captioner: ReCap, sample: Sample) -> dict[int, Vectors] | None:
+    """Read pictures again that a language model is asked about, where it looks at them."""
+    if not captioner.looks:
+        return None
+    places = _asked_about(len(sample.pictures))
+    rows = captioner.encode_each(_read(sample.pictures[place].pair.image) for place in places)
+    seen = {place: row for place, row in zip(places, rows, strict=True) if not isinstance(row, ImageError)}
+    # those inside of archives that others read are not here, and have to do without
+    return seen if len(seen) >= FEWEST_PICTURES else None
 
 
 def own_rows(captioner: ReCap, known: KnownPictures) -> tuple[Floats, Floats]:

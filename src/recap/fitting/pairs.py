@@ -30,8 +30,8 @@ Item = TypeVar("Item")
 PairLike = Pair | tuple[ImageLike, str | Sequence[str]]
 Pairs = Iterable[PairLike] | PairFiles | VectorFolder | str | Path
 
-SAMPLE = 300
-"""Number of pictures a pack is calibrated on: half a minute with the writer, and 1,200 captions for six numbers."""
+SAMPLE = 200
+"""Number of pictures a pack is calibrated on: some seconds with the writer, and 960 captions for six numbers."""
 
 SHOWN = 10
 """Number of items of each kind of trouble in a summary."""

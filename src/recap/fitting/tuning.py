@@ -1,8 +1,10 @@
 """What a pack reaches on pictures it has not seen, and the settings that reach most.
 
 The search is greedy: one parameter after the other, each with the best values of those before it, so that it sees a
-dozen or two of the combinations instead of all. A value is changed only for a higher CIDEr-D. Every combination goes
-through the captioner itself; what it looks up, embeds and writes is remembered, so nothing is done twice.
+dozen or two of the combinations instead of all. A value is changed only for a higher CIDEr-D. Map and pool are chosen
+by the retrieved captions alone, before a language model writes anything. Every combination goes through the captioner
+itself; what it looks up, embeds and writes is remembered, so nothing is done twice: the first five of ten samples are
+five samples.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ DEPTH = 100
 
 GRID: dict[str, tuple[Any, ...]] = {
     "method": ("procrustes", "ols", "ridge", "whitened"),
-    "selection": RULES.names(),
     "pool": (10, 30, 100),
+    "selection": RULES.names(),
 }
 """What is tried in any case, in this order;"""
 
@@ -42,11 +44,11 @@ WRITER_GRID: dict[str, tuple[Any, ...]] = {
     "candidates": ("both", "lm", "retrieved"),
     "k": (4, 8, 13, 18),
     "temperature": (0.1, 0.3, 0.5),
-    "samples": (5, 10, 20),
+    "samples": (5, 10),
 }
-"""and where there is a language model."""
+"""and where there is a language model; k only if it reads k captions instead of the pool."""
 
-WRITTEN = 200
+WRITTEN = 100
 """The most validation pictures a language model is tried on."""
 
 Tell = Callable[["Trial"], None]
@@ -98,13 +100,25 @@ def measure(captioner: ReCap, validation: Validation) -> dict[str, float]:
 
 
 def _greedy(captioner: ReCap, validation: Validation, tell: Tell | None) -> list[Trial]:
-    grid = dict(GRID)
+    grid, model = dict(GRID), captioner.language_model
     if captioner.encoder.shares_space:
         grid["method"] = (*grid["method"], "beta-procrustes", "identity")
-    if captioner.language_model is not None:
-        step = max(1, len(validation) // WRITTEN)
-        validation = Validation(validation.ids[::step], validation.references[::step], validation.vectors[::step])
-        grid |= WRITER_GRID
+    if model is None:
+        return _try_in_turn(captioner, grid, validation, tell)
+    rest = {"selection": grid.pop("selection"), **WRITER_GRID}
+    if getattr(model, "reads_pool", False):
+        del rest["k"]
+    trials = _try_in_turn(captioner.configured(candidates="retrieved"), grid, validation, tell)
+    captioner = captioner.configured(**{trial.parameter: trial.value for trial in trials if trial.chosen})
+    step = -(-len(validation) // WRITTEN)
+    few = Validation(validation.ids[::step], validation.references[::step], validation.vectors[::step])
+    return trials + _try_in_turn(captioner, rest, few, tell)
+
+
+def _try_in_turn(
+    captioner: ReCap, grid: dict[str, tuple[Any, ...]], validation: Validation, tell: Tell | None
+) -> list[Trial]:
+    """Return the trials of a greedy search."""
     scorer = CiderD([insert_spaces(texts) for texts in validation.references])
     known: dict[Settings, float] = {}
     trials: list[Trial] = []
@@ -243,7 +257,7 @@ class _CachedEncoder:
 
 @dataclass
 class _CachedModel:
-    """A language model that answers a prompt once for each decoding."""
+    """A language model that answers a prompt once for each decoding; of many samples the first are fewer samples."""
 
     model: LanguageModel
     known: dict[tuple[Any, ...], list[Draft]] = field(default_factory=dict)
@@ -253,11 +267,13 @@ class _CachedModel:
 
     def write(self, prompts: Sequence[Prompt], decoding: Decoding) -> list[list[Draft]]:
         """Return the drafts for each prompt."""
-        keys = [_key(prompt, decoding) for prompt in prompts]
-        new = {key: prompt for key, prompt in zip(keys, prompts, strict=True) if key not in self.known}
+        keys = [_key(prompt, replace(decoding, samples=1)) for prompt in prompts]
+        count = decoding.sentences
+        known = self.known
+        new = {key: prompt for key, prompt in zip(keys, prompts, strict=True) if len(known.get(key, ())) < count}
         if new:
-            self.known |= dict(zip(new, self.model.write(list(new.values()), decoding), strict=True))
-        return [self.known[key] for key in keys]
+            known |= dict(zip(new, self.model.write(list(new.values()), decoding), strict=True))
+        return [known[key][:count] for key in keys]
 
 
 def _key(prompt: Prompt, decoding: Decoding) -> tuple[Any, ...]:

@@ -152,6 +152,7 @@ class WriterModel:
 
     name = "writer"
     completes = False
+    reads_pool = True
     selection = "likely"
     """The rule that suits its drafts: their log-probabilities are those of captions, so they say what is natural."""
 
