@@ -6,10 +6,10 @@ from PIL import Image
 
 from recap.errors import InputError
 from recap.metrics import bleu
-from recap.metrics.corpus import MetricResult, mean_result
+from recap.metrics.corpus import MetricResult, known_mean, mean_result
 from recap.metrics.evaluate import evaluate
 from recap.metrics.report import Report
-from recap.metrics.significance import compare, paired_bootstrap, pearson, save_heatmap
+from recap.metrics.significance import Comparison, compare, pearson, save_heatmap
 
 WORDS = ["a", "red", "green", "dog", "cat", "runs", "sits", "on", "grass"]
 
@@ -19,26 +19,28 @@ def sentences(seed, count):
     return [" ".join(rng.choice(WORDS, rng.integers(4, 9))) for _ in range(count)]
 
 
+def compared(values, other, **how) -> Comparison:
+    ids = tuple(map(str, range(len(values))))
+    return compare(*(Report(ids, (known_mean("x", side),)) for side in (values, other)), **how)[0]
+
+
 def test_mean_difference_has_the_interval_of_the_normal_theory():
     rng = np.random.default_rng(0)
     shared = rng.normal(size=400)
     better, worse = shared + 0.1 + 0.2 * rng.normal(size=400), shared + 0.2 * rng.normal(size=400)
-    difference, (low, high), p_value = paired_bootstrap(better, worse, replicates=2000)
-    assert difference == pytest.approx((better - worse).mean())
+    found = compared(better, worse, replicates=2000)
+    assert found.difference == pytest.approx((better - worse).mean())
     error = (better - worse).std(ddof=1) / 20
-    assert (high - low) / 2 == pytest.approx(1.96 * error, rel=0.1)
-    assert p_value == pytest.approx(2 / 2001)  # never zero: the sample itself counts
-    assert paired_bootstrap(better, better + 0.0)[2] == 1
-    noise = paired_bootstrap(shared, rng.permutation(shared))[2]
-    assert noise > 0.9  # equal means whatever the pairing
+    assert (found.interval[1] - found.interval[0]) / 2 == pytest.approx(1.96 * error, rel=0.1)
+    assert found.p_value == pytest.approx(2 / 2001)  # never zero: the sample itself counts
+    assert compared(better, better + 0.0).p_value == 1
+    assert compared(shared, rng.permutation(shared)).p_value > 0.9  # equal means whatever the pairing
 
 
 def test_values_that_are_missing_are_left_out_in_pairs():
     values = np.array([1.0, 2.0, np.nan, 4.0])
     other = np.array([0.0, np.nan, 5.0, 3.0])
-    assert paired_bootstrap(values, other)[0] == 1
-    with pytest.raises(InputError):
-        paired_bootstrap(values, np.full(4, np.nan))
+    assert compared(values, other).interval == (1, 1)
 
 
 def test_bleu_is_compared_by_its_counts():

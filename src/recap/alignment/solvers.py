@@ -162,7 +162,7 @@ class Pairing:
         return described[chosen], order[first[chosen]]
 
 
-def maximise_cosine(pairs: Pairing, start: Matrix, schedule: Schedule = IT) -> Matrix:
+def maximise_cosine(pairs: Pairing, start: Matrix) -> Matrix:
     """Return the W that maximises the mean cosine of W f with the texts of f.
 
     The texts of an image enter by their sum, since sum_j cos(e_j, W f) = (sum_j e_j) . W f / |W f|: a step looks at
@@ -170,19 +170,19 @@ def maximise_cosine(pairs: Pairing, start: Matrix, schedule: Schedule = IT) -> M
     """
     targets = pairs.text_sums() / np.float32(pairs.weights.sum())
     w = start.astype(np.float32)
-    optimiser = _AdamW(w, schedule)
-    for rate in schedule.rates():
+    optimiser = _AdamW(w, IT)
+    for rate in IT.rates():
         optimiser.step(rate, slope_of_map(w, pairs.images, lambda mapped: -targets))
     return w.astype(np.float64)
 
 
-def rerank(pairs: Pairing, start: Matrix, schedule: Schedule = LFA, *, seed: int = 0) -> Matrix:
+def rerank(pairs: Pairing, start: Matrix, *, seed: int = 0) -> Matrix:
     """Return the W that the adaptive re-ranking loss leads to."""
     random = np.random.default_rng(seed)
     w = start.astype(np.float32)
-    optimiser = _AdamW(w, schedule)
-    for rate in schedule.rates():
-        images, texts = pairs.one_text_each(random, schedule.batch)
+    optimiser = _AdamW(w, LFA)
+    for rate in LFA.rates():
+        images, texts = pairs.one_text_each(random, LFA.batch)
         optimiser.step(rate, _reranking_slope(w, _disturbed(pairs.images[images], random), pairs.texts[texts]))
     return w.astype(np.float64)
 

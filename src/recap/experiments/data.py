@@ -40,23 +40,17 @@ from recap.errors import ImageError, InputError
 from recap.experiments.base import Setup
 from recap.types import ImageLike, Pair, Vectors, unit_rows
 
-READERS: dict[str, Callable[[Path, str], list[Pair]]] = {
-    "flickr8k": read_flickr8k,
-    "flickr30k": read_karpathy_flickr30k,
-    "coco": read_karpathy_coco,
-    "vizwiz": read_vizwiz,
-    "msrvtt": read_msrvtt,
-    "xrays": read_xrays,
+DATA_SETS: dict[str, tuple[str, Callable[[Path, str], list[Pair]]]] = {
+    "flickr8k": ("Flickr8k", read_flickr8k),
+    "flickr30k": ("Flickr30k", read_karpathy_flickr30k),
+    "coco": ("MS-COCO", read_karpathy_coco),
+    "vizwiz": ("VizWiz", read_vizwiz),
+    "msrvtt": ("MSRVTT", read_msrvtt),
+    "xrays": ("chest x-rays", read_xrays),
 }
-TITLES = {
-    "flickr8k": "Flickr8k",
-    "flickr30k": "Flickr30k",
-    "coco": "MS-COCO",
-    "vizwiz": "VizWiz",
-    "msrvtt": "MSRVTT",
-    "xrays": "chest x-rays",
-}
-"""As the paper writes them."""
+"""By name: the title, as the paper writes it, and what reads a split."""
+TITLES = {name: title for name, (title, _) in DATA_SETS.items()}
+READERS = {name: reader for name, (_, reader) in DATA_SETS.items()}
 FRAMES = {"msrvtt": FRAMES_A_VIDEO, "xrays": VIEWS}
 """How many pictures make up one item of a data set, where their ids are numbered behind ``#``."""
 

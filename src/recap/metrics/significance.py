@@ -63,18 +63,6 @@ def compare(report: Report, other: Report, *, replicates: int = REPLICATES, seed
     ]
 
 
-def paired_bootstrap(
-    values: Floats, other: Floats, *, replicates: int = REPLICATES, seed: int = 0
-) -> tuple[float, tuple[float, float], float]:
-    """Return the difference of two means over the same images, its 95 % interval and the two-sided p-value."""
-    both = np.isfinite(values) & np.isfinite(other)
-    if values.shape != other.shape or not both.any():
-        raise InputError(f"expected two lists of values for the same images: got {values.shape} and {other.shape}")
-    differences = (values - other)[both]
-    samples = _resampled_mean(differences, replicates, seed)
-    return float(differences.mean()), _interval(samples), _p_value(samples)
-
-
 def pearson(report: Report) -> tuple[list[str], Floats]:
     """Return the names of metrics and the correlation of their values over images; NaN where a metric is constant."""
     names = [row.name for row in report]

@@ -83,12 +83,8 @@ class _Layer(nn.Module):
 class TransformerMapper(nn.Module):
     """Vectors made of the image stand before learned ones, which attend to them and become the prefix.
 
-    Args:
-        image: how many dimensions an image vector has.
-        width: of the language model's embeddings; a multiple of ``MAPPER_HEADS``.
-        length: of the prefix.
-        parts: how many vectors are made of the image; as many as the prefix has unless said otherwise.
-        layers: of the transformer.
+    ``image`` and ``width`` are the dimensions of image vectors and of the language model's embeddings, a multiple of
+    ``MAPPER_HEADS``; ``parts`` vectors are made of the image, as many as the prefix has unless said otherwise.
     """
 
     def __init__(
@@ -122,16 +118,10 @@ CLIP's vectors as they come, whose length is about 10, those with a transformer 
 
 
 class ClipCap(Baseline):
-    """A prefix into a causal language model.
+    """A prefix into a causal language model, which is trained, too, where it is ``tuned``.
 
-    Args:
-        image: how many dimensions an image vector has.
-        decoder: the language model.
-        tuned: whether it is trained, too.
-        mapper: one of ``MAPPERS``.
-        length: how many embeddings stand for an image.
-        scale: what vectors are multiplied with.
-        sizes: further ones of the mapper.
+    ``image`` is the dimension of image vectors, which are multiplied with ``scale``; one of ``MAPPERS`` turns each into
+    ``length`` embeddings, and ``sizes`` are further arguments of it.
     """
 
     def __init__(
@@ -160,13 +150,9 @@ class ClipCap(Baseline):
     def from_published(
         cls, path: str | Path, tokenizer: Any, *, heads: int | None = None, scale: float | None = None
     ) -> Self:
-        """Load a published checkpoint: a state dict of ``clip_project.*`` and ``gpt.*``.
+        """Load a published checkpoint, a ``.pt`` file of ``clip_project.*`` and ``gpt.*``, with GPT-2's tokenizer.
 
-        Args:
-            path: a ``.pt`` file such as ``coco_weights.pt`` or ``transformer_weights.pt``.
-            tokenizer: GPT-2's.
-            heads: of GPT-2's attention, where a head is not 64 wide.
-            scale: see ``SCALES``, whose values are the default.
+        ``heads`` is the number of GPT-2's, where one is not 64 wide; ``scale`` is that of ``SCALES`` by default.
         """
         state = read_weights(Path(path))
         mapper = next((name for name, weight in _MARKS.items() if weight in state), None)

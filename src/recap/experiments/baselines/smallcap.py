@@ -33,15 +33,10 @@ def prompt(captions: Sequence[str]) -> str:
 
 
 class CrossAttention(nn.Module):
-    """Attention of tokens to what is known about the image.
+    """Attention of tokens, ``width`` wide, to what is known about the image, vectors of ``memory`` numbers.
 
-    Args:
-        width: of the language model.
-        memory: how many dimensions a vector of the image has.
-        heads: as many as the language model has.
-        head_width: of each of them.
-        layers: of the language model; the deeper, the smaller the first weights.
-        scale: of the products of queries and keys; one over the root of ``head_width`` unless said otherwise.
+    The more ``layers`` the language model has, the smaller the first weights; ``scale`` is that of the products of
+    queries and keys, one over the root of ``head_width`` unless said otherwise.
     """
 
     def __init__(
@@ -71,12 +66,7 @@ class CrossAttention(nn.Module):
 class SmallCap(Baseline):
     """Cross-attention in every layer of a causal language model, and a prompt of retrieved captions.
 
-    Args:
-        image: how many dimensions a vector of the image has.
-        decoder: the language model.
-        tuned: whether it is trained, too.
-        head_width: of the heads of the cross-attention.
-        scale: as in ``CrossAttention``.
+    ``image`` is the dimension of a vector of the image; the language model is trained, too, where it is ``tuned``.
     """
 
     def __init__(
