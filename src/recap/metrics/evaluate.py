@@ -21,9 +21,8 @@ from recap.encoders.base import Encoder
 from recap.errors import RecapError
 from recap.files import progress_bar
 from recap.metrics.corpus import MetricResult
-from recap.metrics.judge import Judge, NotAvailableError
 from recap.metrics.overlap import bleu_counts
-from recap.metrics.registry import BLEU, Metric, OwnMetric, choose_metrics
+from recap.metrics.registry import BLEU, Judge, Metric, NotAvailableError, OwnMetric, choose_metrics
 from recap.metrics.report import Report, Unavailable
 from recap.types import ImageLike
 
