@@ -91,14 +91,6 @@ def print_json(value: Any, indent: int | None = None) -> None:
     click.echo(_CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
-def print_csv(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None:
-    """Print a header and rows; no text is taken for a formula by a spreadsheet."""
-    from recap.batch.formats import csv_lines
-
-    for line in csv_lines(rows, columns):
-        click.echo(_CONTROL.sub("\N{REPLACEMENT CHARACTER}", line), nl=False)
-
-
 def warn(message: object) -> None:
     """Print a line on standard error."""
     click.echo(f"recap: {printable(str(message))}", err=True)
@@ -202,15 +194,17 @@ def format_option(help: str = "How it is printed.", *others: str, short: tuple[s
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], kind: str) -> None:
-    """Print rows of the same columns as csv, markdown or LaTeX."""
+    """Print rows of the same columns as csv, in which a spreadsheet takes no text for a formula, markdown or LaTeX."""
+    from recap.batch.formats import csv_lines
     from recap.files import latex_text, markdown_text
 
     columns = list(rows[0]) if rows else []
-    cells = [[printable(str(row[name])) for name in columns] for row in rows]
     if kind == "csv":
-        print_csv(rows, columns)
+        text = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", "".join(csv_lines(rows, columns)))
     else:
-        click.echo({"markdown": markdown_text, "latex": latex_text}[kind](columns, cells), nl=False)
+        cells = [[printable(str(row[name])) for name in columns] for row in rows]
+        text = {"markdown": markdown_text, "latex": latex_text}[kind](columns, cells)
+    click.echo(text, nl=False)
 
 
 def json_option(help: str = "Print one json object.") -> Decorator:
