@@ -301,11 +301,17 @@ def attack_pictures(pictures: list[Path], count: int, seed: int) -> Counter[str]
 def attack_with_writers(world: Path, count: int, seed: int) -> Counter[str]:
     """Let two processes change one pack at once, and kill one of them now and then."""
     counts: Counter[str] = Counter()
+    if not count:
+        return counts
     (world / "more.txt").write_text(f"{ADDED}\n")
     pair = {"image": str(world / "pairs" / "blue0.png"), "caption": UPDATED}
     (world / "more.jsonl").write_text(json.dumps(pair) + "\n")
     draws = random.Random(seed)
     shutil.copytree(world / "good", world / "other")
+    shutil.copytree(world / "good", world / "alone")
+    started = time.monotonic()
+    start(["datastore", "add", world / "alone", world / "more.txt"]).wait()
+    usual = time.monotonic() - started
     for number in range(count):
         folder = world / f"shared{number}"
         shutil.copytree(world / "good", folder)
@@ -318,7 +324,8 @@ def attack_with_writers(world: Path, count: int, seed: int) -> Counter[str]:
         chosen = draws.choices(list(ways), k=2)
         running = [start(ways[name]) for name in chosen]
         if draws.random() < 0.4:
-            time.sleep(draws.uniform(0.5, 4))
+            # the first half is spent on loading, and two at once take longer
+            time.sleep(usual * draws.uniform(0.5, 2))
             running[0].kill()
         codes = [process.wait(SECONDS * 5) for process in running]
         done = [name for name, code in zip(chosen, codes, strict=True) if code == 0]

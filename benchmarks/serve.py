@@ -135,6 +135,8 @@ def client(server: Server, bodies: Iterator[bytes], load: Load) -> None:
             load.seconds.append(time.perf_counter() - started)
         if outcome in (LOST, NOT_TAKEN):
             return
+        if pause:
+            connection.close()  # meanwhile the server would
         time.sleep(pause)
 
 

@@ -83,13 +83,17 @@ def test_strange_json_is_named(tmp_path: Path, line: str) -> None:
     assert "a.jsonl:1" in str(broken[0])
 
 
-def test_nobody_waits_for_a_pipe(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "a.jsonl")
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.parquet", "a.jpg"])
+def test_nobody_waits_for_a_pipe(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
     errors: list[BaseException] = []
 
     def read() -> None:
         try:
-            read_pairs(tmp_path / "a.jsonl")
+            if name == "a.jpg":
+                write_description(tmp_path / name, "a wall", generator="recap")
+            else:
+                read_pairs(tmp_path / name)
         except InputError as error:
             errors.append(error)
 

@@ -97,13 +97,18 @@ def printable(name: str) -> str:
 def read_text(path: Path) -> str:
     """Return the text of a file, or say why there is none."""
     try:
-        if path.exists() and not path.is_file():  # a pipe would let us wait for somebody to write to it
-            raise InputError(f"{path}: not a file")
+        _check_file(path)
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from error
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from error
+
+
+def _check_file(path: Path) -> None:
+    """Raise at a pipe, which would let us wait for somebody to write to it."""
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path}: not a file")
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -124,6 +129,7 @@ def read_rows(path: Path, columns: Callable[[list[str]], list[str] | None] = lam
     import pyarrow
     import pyarrow.parquet
 
+    _check_file(path)
     number = 0
     try:
         with pyarrow.parquet.ParquetFile(path) as file:

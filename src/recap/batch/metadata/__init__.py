@@ -171,6 +171,8 @@ def _described(metadata: Metadata) -> Description | None:
 
 
 def _content(path: Path) -> bytes:
+    if path.exists() and not path.is_file():  # a pipe would let us wait
+        raise InputError(f"{path}: not a file")
     if path.stat().st_size > _MOST_BYTES:
         raise InputError(f"{path}: larger than {_MOST_BYTES >> 30} GiB")
     return path.read_bytes()
