@@ -132,7 +132,7 @@ def test_what_is_no_image_at_all_stops_the_run() -> None:
 
 
 def test_look_ahead_is_bounded_and_the_source_is_left_when_the_reader_stops() -> None:
-    taken = 0
+    before, taken = set(threading.enumerate()), 0
 
     def endless() -> Iterator[Image.Image]:
         nonlocal taken
@@ -146,7 +146,7 @@ def test_look_ahead_is_bounded_and_the_source_is_left_when_the_reader_stops() ->
         next(results)
         assert taken <= 20 + 3 * 4
     results.close()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("recap-decode")]
+    assert not {thread for thread in threading.enumerate() if thread.name.startswith("recap-decode")} - before
 
 
 def test_an_error_of_the_source_is_passed_on() -> None:
