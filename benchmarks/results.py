@@ -76,6 +76,12 @@ TABLES = (
     Made("xrays-test", 3, f"experiment captioning {XRAYS} --lm none --option maps=PR,OLS,ridge"),
     Made("xrays-k-writer", 2, f"experiment search-k {XRAYS} --option pictures=100 --option ks=1,5,13,100"),
     Made("xrays-test-writer", 3, f"experiment captioning {XRAYS} --option maps=OLS --option pictures=150"),
+    Made(
+        "xrays-temperature",
+        4,
+        f"experiment search-temperature {XRAYS} --option k=5 --option pictures=60 --option temperatures=0.1,0.5 "
+        "--option numbers=10,20",
+    ),
     Made("sources", 8, "experiment search-sources --lm none --option sources=flickr30k --option k=13"),
     Made("efficiency", 12, "experiment efficiency --option steps=12 --option pictures=8"),
     Made("captioning", 15, "experiment captioning"),
