@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from servers import START_SECONDS
 
-from recap.datastore import DatastoreView, collection, open_store
+from recap.datastore import DatastoreView, DiskStore, collection, open_store
 from recap.datastore.base import Filters, centred
 from recap.datastore.collection import Address, milvus_condition
-from recap.datastore.milvus import MilvusStore, check_free
+from recap.datastore.milvus import MilvusStore, check_free, fill
 from recap.datastore.ranking import uncentred
 from recap.errors import InputError, MissingExtraError, PackError
 
@@ -151,7 +151,7 @@ def test_several_collections_by_one_address(new_milvus, unit):
     assert view.sources() == {"s": 3}
     found = view.search(unit(1), 3)
     assert view.evidence(found.ids[0], found.similarities[0])[0].text == "a"
-    for refused in (MilvusStore, check_free, lambda url: MilvusStore.create(url, 16)):
+    for refused in (MilvusStore, lambda url: MilvusStore.create(url, 16)):
         with pytest.raises(InputError, match="as a view"):
             refused(both)
 
@@ -181,6 +181,22 @@ def test_a_server_killed_in_the_middle_of_an_insert_is_waited_for(milvus_server,
         last = done[-1][-1:]
         assert one.rows(last)[0].text == f"{batches - 1}/{size - 1}"
         assert one.search(one.vectors(last), 1).ids.item() == last
+
+
+def test_collections_are_filled_side_by_side_from_a_store_on_disk(milvus_server, unit, tmp_path):
+    store = DiskStore.create(tmp_path / "store", 16, center=unit(1)[0] * 0.1, dtype="float32")
+    store.add([f"{i}" for i in range(3000)], unit(3000), source="s")
+    store.remove([7, 2999])
+    store.commit()
+    url = fill(milvus_server.address("one,two,three", "FLAT"), store, tmp_path / "store", center=store.center)
+    view, asked = open_store(url), unit(5, seed=1)
+    assert [len(one) for one in view.stores] == [1000, 999, 999]
+    assert view.stores[0].facts()["index"] == "FLAT"
+    assert [row.text for row in view] == [row.text for row in store]
+    np.testing.assert_array_equal(view.search(asked, 9).ids & ((1 << 48) - 1), store.search(asked, 9).ids)
+    for one in view.stores:
+        assert one.next_id == 3000
+        one._collection.call("drop_collection")
 
 
 def test_what_was_announced_and_forgotten_is_counted_again(new_milvus, unit):

@@ -15,7 +15,7 @@ from recap import ReCap
 from recap.alignment import LinearAlignment
 from recap.cli.main import cli
 from recap.datasets import Sentence
-from recap.datastore import Datastore, DiskStore
+from recap.datastore import Datastore, DatastoreView, DiskStore
 from recap.datastore import store as stores
 from recap.datastore.milvus import MilvusStore
 from recap.encoders import Encoder
@@ -180,6 +180,25 @@ def test_a_pack_in_a_database_is_saved_and_changed_there(folder, address, new_pi
     assert len(pack.read_datastore(folder)) == len(ids) - 3
     with pytest.raises(InputError, match="recap datastore move"):
         captioner.forget(["some picture"])
+
+
+def test_captions_are_divided_among_collections_and_come_back(folder, address, new_pictures):
+    before, rows = captions_of(folder, new_pictures), list(pack.read_datastore(folder))
+    store, came_from = move(folder, f"{address}?collection=a,b,c")
+    assert came_from is None
+    assert isinstance(store, DatastoreView)
+    assert [len(one) for one in store.stores] == [len(part) for part in np.array_split(rows, 3)]
+    assert [row.text for row in store] == [row.text for row in rows]
+    assert captions_of(folder, new_pictures) == before
+    with pytest.raises(PackError, match="to disk first"):
+        move(folder, f"{address}?collection=d")
+    back, came_from = move(folder, "disk")
+    assert came_from.endswith("?collection=a,b,c")
+    assert list(back) == rows
+    assert back.next_id == len(rows)
+    with pytest.raises(InputError, match="already"):
+        move(folder, f"{address}?collection=new,c")
+    assert sound(folder)
 
 
 def test_a_pack_on_disk_is_changed_in_place(folder, pairs):

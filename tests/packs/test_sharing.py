@@ -16,13 +16,17 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import numpy as np
+import pyarrow
 import pytest
 
 from recap import ReCap
 from recap.confidence import FEATURES, Calibration
+from recap.datastore import DiskStore, base
+from recap.datastore import store as stores
 from recap.errors import EncoderMismatchError, InputError, RecapWarning
+from recap.packs.captions import changing, move
 from recap.packs.config import About
-from recap.packs.sharing import merge
+from recap.packs.sharing import merge, merge_packs
 from recap.packs.verify import verify
 from recap.types import Pair
 
@@ -76,6 +80,33 @@ def test_what_cannot_be_joined(fit: Fit, pairs: list[Pair], shared_encoder_folde
     shared = ReCap.fit(pairs, encoder=f"onnx:{shared_encoder_folder}", language_model=None)
     with pytest.raises(EncoderMismatchError):
         merge([fit(pairs), shared])
+
+
+def test_packs_on_disk_are_joined_in_a_stream(fit: Fit, pairs: list[Pair], tmp_path: Path, monkeypatch):
+    parts = [fit(part, keep_vectors=True) for part in (pairs[:6], pairs[6:])]
+    whole, long, count = merge(parts), "words " * 400, 3000
+    for number, part in enumerate(parts):
+        part.save_pretrained(tmp_path / str(number))
+        move(tmp_path / str(number), "disk")
+        with changing(tmp_path / str(number)) as store:
+            texts, rng = [f"{long}{i}" for i in range(count)], np.random.default_rng(number)
+            store.add(texts, rng.standard_normal((count, store.dimension)), source="long")
+            store.remove(store.ids[:1])
+    size = 2 * count * len(long)
+    monkeypatch.setattr(stores, "SPILL_BYTES", 100_000)
+    monkeypatch.setattr(base, "BATCH", 200)
+    before = pyarrow.total_allocated_bytes()
+    joined = merge_packs([str(tmp_path / "0"), str(tmp_path / "1")], tmp_path / "merged")
+    assert pyarrow.total_allocated_bytes() - before < size / 4
+    del joined
+    merged = ReCap.from_pretrained(tmp_path / "merged")
+    assert isinstance(merged.datastore, DiskStore)
+    assert len(merged.datastore) == len(whole.datastore) + 2 * count - 2
+    np.testing.assert_allclose(merged.alignment.W_, whole.alignment.W_, atol=1e-6)
+    last = [row.text for row in merged.datastore.rows(merged.pictures.at([17])[0].caption_ids)]
+    assert last == list(pairs[-1].captions)
+    assert not [check.problem for check in verify(tmp_path / "merged") if check.problem]
+    assert not list(tmp_path.glob(".*.captions"))
 
 
 COMMIT = "c" * 40

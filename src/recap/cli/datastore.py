@@ -102,7 +102,8 @@ def move(pack: Path, where: str) -> None:
     """Keep captions elsewhere, or search them in another way.
 
     WHERE is flat, half or approximate (searched in memory), disk (in the pack, for more captions than fit into memory),
-    or the address of a database: milvus:./captions.db, or milvus:http://host:19530?collection=NAME.
+    or the address of a database: milvus:./captions.db, or milvus:http://host:19530?collection=NAME. Among several
+    collections (a,b,c) captions are divided; those of a store on disk are written by a process for each.
     """
     from recap.packs.captions import move as move_captions
 

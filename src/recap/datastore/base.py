@@ -289,14 +289,17 @@ class MutableStore(CaptionStore):
         self._insert_all(ours, other, theirs)
         return ours
 
-    def take_over(self, other: MutableStore) -> None:
-        """Fill this store, which must be empty, with the captions of ``other`` under the ids they have there."""
+    def take_over(self, other: MutableStore, ids: Ids | None = None) -> None:
+        """Fill this store with captions of ``other``, all or those of ``ids``, under the ids they have there.
+
+        It must be empty, or have captions of lower ids only.
+        """
         require_same_encoder(self, other)
-        if len(self):
+        ids = other.ids if ids is None else ids
+        if len(self) and len(ids) and ids[0] <= self.ids[-1]:
             raise InputError(f"only an empty store can take over another; this one has {len(self)} captions")
-        ids = other.ids
         self._insert_all(ids, other, ids)
-        self._skip_to(other.next_id)
+        self._skip_to(max(self.next_id, other.next_id))
 
     def _insert_all(self, ours: Ids, other: MutableStore, theirs: Ids) -> None:
         for start in progress_bar(range(0, len(theirs), BATCH), desc="captions", unit="batch", progress=self.progress):

@@ -100,6 +100,11 @@ class Address:
         """Return the address of one of the collections."""
         return replace(self, collections=(collection,))
 
+    @property
+    def whole(self) -> str:
+        """The address with the index that is to be made."""
+        return f"{self.url}&index={self.index}" if self.index else self.url
+
 
 def milvus_condition(filters: Filters, image_ids: Names | None = None) -> str | None:
     """Return filters as Milvus wants them; None when nothing can pass."""
@@ -229,6 +234,8 @@ class Collection:
                 anns_field="vector",
                 limit=count,
                 filter=condition,
+                # what this process has added is found; to wait for what others add would take a tick of the server
+                consistency_level="Session",
                 search_params={"metric_type": "IP", "params": params},
                 output_fields=["vector", "image_id"],
             )

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import secrets
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -44,16 +47,17 @@ class MilvusStore(MutableStore):
 
     Its vectors are centred when they are inserted, and the centre is kept with the collection: around another one it
     cannot be searched. What the text encoder made is found again from the centred vector and the centre. Changes
-    last at once; one process at a time may make them. What others have added is seen, and its ids are not given again;
+    last at once; one process at a time may make them. What others have added is seen (by a search a moment later),
+    and its ids are not given again;
     but of two that add in the same moment, one may write over the other's captions.
     """
 
-    def __init__(self, url: str) -> None:
-        """Open a collection that is there."""
+    def __init__(self, url: str, *, unfinished: bool = False) -> None:
+        """Open a collection that is there; one that is not finished only if that is said."""
         collection = Collection(Address.single(url))
         if not collection.call("has_collection"):
             raise PackError(f"{collection.address.url}: there is no such collection")
-        if collection.properties().get("unfinished"):
+        if collection.properties().get("unfinished") and not unfinished:
             what = "captions were being copied there, and that was not finished; do it again (recap datastore move)"
             raise PackError(f"{collection.address.url}: {what}")
         self._open(collection)
@@ -252,7 +256,40 @@ class MilvusStore(MutableStore):
         return SearchResult(ids, similarities)
 
 
-create = MilvusStore.create
+def fill(url: str, store: MutableStore, folder: Path | None = None, *, progress: bool = False, **about: Any) -> str:
+    """Make the collections of an address, and put the captions of a store there, in equal parts and under their ids.
+
+    Where the store is in a ``folder``, searched on disk, each part is written by a process of its own, as many at a
+    time as there are cores. Nobody can open one of the collections before all are filled. Returns the address.
+    """
+    address = Address.parse(url)
+    jobs = [
+        (address.one(name).whole, ids, store.dimension, about)
+        for name, ids in zip(address.collections, np.array_split(store.ids, len(address.collections)), strict=True)
+    ]
+    if folder is None or address.embedded or len(jobs) == 1:
+        filled = [_fill_one(store, *job, progress) for job in jobs]
+    else:
+        workers = min(len(jobs), os.cpu_count() or 1)
+        with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+            list(pool.map(_fill_from, [folder] * len(jobs), jobs))
+        filled = [MilvusStore(address.one(name).url, unfinished=True) for name in address.collections]
+    for new in filled:
+        new.commit()
+    return address.url
+
+
+def _fill_from(folder: Path, job: tuple[str, Ids, int, dict[str, Any]]) -> None:
+    _fill_one(DiskStore(folder), *job, progress=False)
+
+
+def _fill_one(
+    store: MutableStore, url: str, ids: Ids, dimension: int, about: dict[str, Any], progress: bool
+) -> MilvusStore:
+    new = MilvusStore.create(url, dimension, unfinished=True, **about)
+    new.progress = progress
+    new.take_over(store, ids)
+    return new
 
 
 def open_address(url: str) -> MilvusStore | DatastoreView:
@@ -263,12 +300,13 @@ def open_address(url: str) -> MilvusStore | DatastoreView:
 
 
 def check_free(url: str) -> None:
-    """Raise ``InputError`` unless a new collection can be made at this address; nothing is made."""
-    address = Address.single(url)
+    """Raise ``InputError`` unless new collections can be made at this address; nothing is made."""
+    address = Address.parse(url)
     if address.embedded and not Path(address.server).exists():
         require_pymilvus()
-    else:
-        Collection(address).require_free()
+        return
+    for name in address.collections:
+        Collection(address.one(name)).require_free()
 
 
 def _encode_center(center: Vectors | None) -> str:

@@ -30,7 +30,7 @@ from recap.types import Evidence, Vectors
 
 MILVUS = "milvus:"
 DATABASES = {MILVUS: "recap.datastore.milvus"}
-"""Modules of databases by how their addresses begin; each has ``open_address``, ``create`` and ``check_free``."""
+"""Modules of databases by how their addresses begin; each has ``open_address``, ``fill`` and ``check_free``."""
 
 ID_BITS = 48
 """An id of a view is the number of the store above this many bits, and the caption's id in it below."""

@@ -336,10 +336,10 @@ def _copied(captioner: ReCap) -> ReCap:
     copy = Datastore(store.dimension, encoder=store.encoder, fingerprint=store.fingerprint, dtype=store.dtype)
     copy.set_center(store.center)
     copy.set_index(store.index)
-    ids = dict(zip(store.ids.tolist(), copy.merge(store).tolist(), strict=True))
+    theirs, ours = store.ids, copy.merge(store)
     twin.datastore, twin.calibration = copy, None
     if captioner.pictures is not None:
-        twin.pictures = Pictures(vectors=[]).joined(captioner.pictures, ids)
+        twin.pictures = Pictures(vectors=[]).joined(captioner.pictures, theirs, ours)
     return twin
 
 

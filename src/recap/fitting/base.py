@@ -165,9 +165,9 @@ def _update(
         keep_vectors=keeps,
         known=_known(pictures, store),
     )
-    ids = dict(zip(encoded.datastore.ids.tolist(), store.merge(encoded.datastore).tolist(), strict=True))
+    theirs, ours = encoded.datastore.ids, store.merge(encoded.datastore)
     if pictures is not None:
-        captioner.pictures = pictures.joined(encoded.pictures, ids)
+        captioner.pictures = pictures.joined(encoded.pictures, theirs, ours)
     _solve(captioner, captioner.statistics + encoded.statistics, store)
     data = dict(captioner.about.data)
     for name, count in encoded.report.counts().items():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -176,9 +176,10 @@ def move(folder: Path, where: str, *, progress: bool = False) -> tuple[MutableSt
     """Keep the captions of the pack in a folder elsewhere, or search them in another way.
 
     ``where`` is a kind of index in memory (flat, half, approximate), ``disk``, or the address of a database such as
-    ``milvus:./captions.db``. They keep their ids. What was in the pack goes; what was in a database stays there.
-    Meanwhile no other process can change captions that are in the pack. After a crash they are where they were, and
-    the same command starts anew.
+    ``milvus:./captions.db``; with several collections, the captions are divided among them, and those of a store on
+    disk are written by a process for each. They keep their ids. What was in the pack goes; what was in a database
+    stays there. Meanwhile no other process can change captions that are in the pack. After a crash they are where they
+    were, and the same command starts anew.
     Returns where they are now, and the address of the database they were in, if they were in one.
     """
     check_place(where)
@@ -190,18 +191,20 @@ def move(folder: Path, where: str, *, progress: bool = False) -> tuple[MutableSt
 
 def _move(folder: Path, where: str, progress: bool) -> None:
     old = pack.read_datastore(folder)
-    if isinstance(old, DatastoreView):
-        raise PackError(f"{folder}: its captions are in several collections; copy them with DatastoreView.copy_to")
+    if isinstance(old, DatastoreView) and is_address(where):
+        raise PackError(f"{folder}: its captions are in several collections; move them to disk first")
     inside = folder / pack.DATASTORE
     about: dict[str, Any] = {
         "encoder": old.encoder,
         "fingerprint": old.fingerprint,
         "center": LinearAlignment.load(folder / pack.ALIGNMENT).text_mean_,
     }
-    with old.held_at(inside):
+    with nullcontext() if isinstance(old, DatastoreView) else old.held_at(inside):
         config = PackConfig.read(folder).but(datastore="")
-        if is_address(where):
-            config.but(datastore=_write_to_database(old, where, about, progress)).write()
+        if is_address(where) and isinstance(old, MutableStore):
+            on_disk = inside if isinstance(old, DiskStore) else None
+            filled = database_of(where).fill(where, old, on_disk, progress=progress, **about)
+            config.but(datastore=filled).write()
             shutil.rmtree(inside, ignore_errors=True)
         else:
             with atomic_folder(inside) as target:
@@ -209,25 +212,20 @@ def _move(folder: Path, where: str, progress: bool) -> None:
             config.write()
 
 
-def _write_to_database(old: MutableStore, where: str, about: dict[str, Any], progress: bool) -> str:
-    new = database_of(where).create(where, old.dimension, unfinished=True, **about)
-    new.progress = progress
-    new.take_over(old)
-    new.commit()
-    return str(new.url)
-
-
-def _write(old: MutableStore, where: str, target: Path, about: dict[str, Any], progress: bool) -> None:
+def _write(old: MutableStore | DatastoreView, where: str, target: Path, about: dict[str, Any], progress: bool) -> None:
     dtype: Any = getattr(old, "dtype", "float32")
+    stores = old.stores if isinstance(old, DatastoreView) else [old]
     if where == DISK:
         on_disk = DiskStore.create(target, old.dimension, dtype=dtype, **about)
         on_disk.progress = progress
-        on_disk.take_over(old)
+        for store in stores:
+            on_disk.take_over(store)
         on_disk.commit()
     else:
         in_memory = Datastore(old.dimension, index=where, dtype=dtype, **about)
         in_memory.progress = progress
-        in_memory.take_over(old)
+        for store in stores:
+            in_memory.take_over(store)
         in_memory.save(target)
 
 

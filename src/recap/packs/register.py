@@ -9,7 +9,7 @@ No pixel is kept. A picture can be withdrawn exactly when its vector is here, or
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from recap.alignment.rows import read_tensors, write_tensors
+from recap.datastore.base import Ids
 from recap.datastore.manifest import check_table, check_texts
 from recap.errors import InputError, PackError
 from recap.files import atomic_write
@@ -119,12 +120,17 @@ class Pictures:
         kept = [place for place in range(len(self)) if place not in gone]
         return Pictures(self.at(kept), None if self._vectors is None else [self._vectors[place] for place in kept])
 
-    def joined(self, other: Pictures, ids: Mapping[int, int]) -> Pictures:
-        """Return these and those of ``other``, whose captions have new ids; vectors stay when both keep them."""
-        moved = [
-            Picture(p.id, p.source, p.sha256, tuple(ids[i] for i in p.caption_ids if i in ids), p.captions_sha256)
-            for p in other
-        ]
+    def joined(self, other: Pictures, theirs: Ids, ours: Ids) -> Pictures:
+        """Return these and those of ``other``, whose captions had the ascending ids ``theirs`` and now have ``ours``.
+
+        Vectors stay when both keep them.
+        """
+
+        def renumbered(ids: tuple[int, ...]) -> tuple[int, ...]:
+            first, end = (np.searchsorted(theirs, ids, side=side) for side in ("left", "right"))
+            return tuple(ours[first[first < end]].tolist())
+
+        moved = [Picture(p.id, p.source, p.sha256, renumbered(p.caption_ids), p.captions_sha256) for p in other]
         both = self._vectors is not None and other._vectors is not None
         return Pictures([*self._pictures, *moved], [*(self._vectors or ()), *(other._vectors or ())] if both else None)
 

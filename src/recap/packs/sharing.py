@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from recap.alignment import LinearAlignment
-from recap.datastore import Datastore, MutableStore
+from recap.datastore import Datastore, DiskStore, MutableStore
 from recap.datastore.base import require_same_encoder
+from recap.datastore.manifest import DISK
 from recap.errors import InputError, PackError, RecapWarning
 from recap.files import atomic_folder
 from recap.packs import folder as pack
 from recap.packs.base import Pack
+from recap.packs.captions import staging
 from recap.packs.config import About, PackConfig
 from recap.packs.register import Pictures
 from recap.packs.verify import verify
@@ -26,9 +28,12 @@ from recap.packs.verify import verify
 P = TypeVar("P", bound=Pack)
 
 
-def merge(packs: Sequence[P], *, method: str | None = None, progress: bool = False) -> P:
+def merge(
+    packs: Sequence[P], *, method: str | None = None, datastore: MutableStore | None = None, progress: bool = False
+) -> P:
     """Return a captioner as if fitted to the pairs of all packs, with the captions of all of them.
 
+    They come into ``datastore``, an empty store; by default into memory.
     Encoder, settings and language model are the first one's, the map too unless ``method`` names another.
     Pictures that two packs have in common count twice in the map; a warning says how many there are.
     """
@@ -36,7 +41,7 @@ def merge(packs: Sequence[P], *, method: str | None = None, progress: bool = Fal
         raise InputError("merging takes at least two packs")
     first = packs[0]
     statistics = first.statistics
-    datastore = _empty(first)
+    datastore = _empty(first) if datastore is None else datastore
     datastore.progress = progress
     pictures: Pictures | None = Pictures(vectors=[])
     for number, captioner in enumerate(packs):
@@ -46,9 +51,8 @@ def merge(packs: Sequence[P], *, method: str | None = None, progress: bool = Fal
         require_same_encoder(datastore, store)
         if number:
             statistics = statistics + captioner.statistics
-        ids = dict(zip(store.ids.tolist(), datastore.merge(store).tolist(), strict=True))
-        known = captioner.pictures
-        pictures = None if pictures is None or known is None else pictures.joined(known, ids)
+        theirs, ours, known = store.ids, datastore.merge(store), captioner.pictures
+        pictures = None if pictures is None or known is None else pictures.joined(known, theirs, ours)
     _warn_of_losses(packs)
     params = first.alignment.get_params() | ({"method": method} if method else {})
     merged = type(first)(
@@ -66,13 +70,21 @@ def merge(packs: Sequence[P], *, method: str | None = None, progress: bool = Fal
 
 
 def merge_packs(names: Sequence[str], out: Path, *, method: str | None = None) -> Pack:
-    """Merge packs by name and write the result to a folder, which may hold one of them."""
+    """Merge packs by name and write the result to a folder, which may hold one of them.
+
+    Where the captions of one of them are on disk or in a database, all go to the disk, and never all into memory.
+    """
     pack.check_target(out)
     with pack.changing(out):
         first = Pack.from_pretrained(names[0], progress=True)
         others = [Pack.from_pretrained(name, language_model="none", progress=True) for name in names[1:]]
-        merged = merge([first, *others], method=method, progress=True)
-        merged.save_pretrained(out)
+        large = not all(isinstance(one.datastore, Datastore) for one in (first, *others))
+        with staging(out, DISK if large else None) as make_store:
+            store = make_store(first.encoder.text)
+            merged = merge([first, *others], method=method, datastore=store, progress=True)
+            if isinstance(merged.datastore, DiskStore):
+                merged.datastore.commit()  # so that the pack can have the same files
+            merged.save_pretrained(out)
     return merged
 
 
