@@ -48,8 +48,7 @@ class MilvusStore(MutableStore):
     Its vectors are centred when they are inserted, and the centre is kept with the collection: around another one it
     cannot be searched. What the text encoder made is found again from the centred vector and the centre. Changes
     last at once; one process at a time may make them. What others have added is seen (by a search a moment later),
-    and its ids are not given again;
-    but of two that add in the same moment, one may write over the other's captions.
+    and its ids are not given again; but of two that add in the same moment, one may write over the other's captions.
     """
 
     def __init__(self, url: str, *, unfinished: bool = False) -> None:
