@@ -290,10 +290,7 @@ class MutableStore(CaptionStore):
         return ours
 
     def take_over(self, other: MutableStore, ids: Ids | None = None) -> None:
-        """Fill this store with captions of ``other``, all or those of ``ids``, under the ids they have there.
-
-        It must be empty, or have captions of lower ids only.
-        """
+        """Append captions of ``other``, all or those of ``ids``, under the ids they have, all above those here."""
         require_same_encoder(self, other)
         ids = other.ids if ids is None else ids
         if len(self) and len(ids) and ids[0] <= self.ids[-1]:
