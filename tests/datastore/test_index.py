@@ -6,10 +6,12 @@ import faiss
 import numpy as np
 import pytest
 
-from recap.datastore import ApproximateArguments, FlatArguments, HalfArguments
+from recap.datastore import ApproximateArguments, Datastore, FlatArguments, HalfArguments
 from recap.datastore import faiss as faiss_module
-from recap.datastore.faiss import ExactIndex, _blas, _float32
-from recap.datastore.index import KINDS, index_arguments
+from recap.datastore import index as index_module
+from recap.datastore.faiss import ExactIndex, _blas
+from recap.datastore.index import KINDS, Scan, index_arguments
+from recap.datastore.ranking import float32_rows
 from recap.errors import InputError
 
 
@@ -76,6 +78,35 @@ def test_similarities_stay_within_the_stated_error(half, batch):
     assert np.abs(similarities - true).max() <= index.error < 1e-3
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("length", [0.0, 0.3, 0.9])
+def test_a_scan_finds_what_an_index_finds(length, dtype, unit, monkeypatch):
+    center = length * unit(1, 24, seed=5)[0]
+    rows = np.concatenate([unit(2900, 24), unit(100, 24, seed=6) * 0.05 + unit(1, 24, seed=5)])
+    store = Datastore(24, center=center, dtype=dtype)
+    numbers = range(3000)
+    names, images = ["ab"[n % 2] for n in numbers], [f"image {n % 50}" for n in numbers]
+    store.add([f"caption {n}" for n in numbers], rows, source=names, image_ids=images)
+    store.remove(np.arange(0, 3000, 7))
+    queries = unit(3, 24, seed=1)
+    found = Scan(store._segments, store.center).search(queries, 3000)
+    alive = np.setdiff1d(np.arange(3000), np.arange(0, 3000, 7))
+    true = store.vectors(alive).astype(np.float64) @ queries.T
+    assert all(set(ids) == {-1, *alive.tolist()} for ids in found[0])
+    places = np.searchsorted(alive, found[0][:, : len(alive)])
+    off = np.abs(np.take_along_axis(true.T, places, 1) - found[1][:, : len(alive)]).max()
+    assert off <= Scan(store._segments, store.center).error < 1e-3
+
+    asked = [{}, {"sources": ["a"]}, {"exclude_image_ids": ["image 3", None, "image 8"]}]
+    scanned = [store.search(queries, 20, **options) for options in asked]
+    monkeypatch.setattr(index_module, "SCANS", 0)
+    store.set_index("flat")
+    for before, options in zip(scanned, asked, strict=True):
+        after = store.search(queries, 20, **options)
+        np.testing.assert_array_equal(before.ids, after.ids)
+        np.testing.assert_array_equal(before.similarities, after.similarities)
+
+
 def test_half_takes_half_the_memory(unit):
     rows = unit(100)
     assert 2 * filled(HalfArguments(), rows).nbytes == filled(FlatArguments(), rows).nbytes == rows.nbytes
@@ -84,7 +115,7 @@ def test_half_takes_half_the_memory(unit):
 def test_float16_is_decoded_to_the_bit():
     bits = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     finite = bits[np.isfinite(bits)].reshape(1, -1)
-    np.testing.assert_array_equal(_float32(finite), finite.astype(np.float32))
+    np.testing.assert_array_equal(float32_rows(finite), finite.astype(np.float32))
 
 
 def test_approximate_recall_on_clusters():

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from recap.datastore import CaptionRow, Datastore, DiskStore
 from recap.datastore.base import Columns, Filters
+from recap.datastore.manifest import column_numbers
 from recap.datastore.segments import SMALL_BLOCK, Segment, Segments, count_joined
 from recap.errors import InputError, PackError
 
@@ -20,6 +21,15 @@ POOL = np.eye(6, dtype=np.float32)
 
 new = st.lists(st.tuples(st.sampled_from(SOURCES), st.booleans(), st.sampled_from(IMAGES)), max_size=6)
 steps = st.lists(st.one_of(new, st.sets(st.integers(0, 30), max_size=4)), max_size=12)
+
+
+@pytest.mark.parametrize("kind", [pyarrow.int8(), pyarrow.int32(), pyarrow.int64()])
+def test_numbers_of_a_column_are_those_of_arrow(kind):
+    column = pyarrow.array(range(20), kind)
+    for part in (column, column.slice(3), column.slice(5, 7), column.slice(4, 0), pyarrow.array([], kind)):
+        found = column_numbers(part)
+        assert found.tolist() == part.to_pylist()
+        assert found.dtype == part.type.to_pandas_dtype()
 
 
 @settings(max_examples=60, deadline=None)

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from recap.datastore.base import Excluded, Filters, Ids, SearchResult, centred
-from recap.datastore.ranking import rank
+from recap.datastore.ranking import GATHER_NUMBERS, dot_error, float32_rows, rank
 from recap.datastore.segments import Segments
 from recap.errors import InputError
-from recap.types import Vectors, check_kinds
+from recap.types import Vectors, check_kinds, unit_rows
 
 if TYPE_CHECKING:
     from recap.datastore.lists import Lists
@@ -26,6 +26,15 @@ RECALL_QUERIES = 100
 
 REMEMBERED = 4
 """Filters for which it is kept which captions pass."""
+
+SCANS = 16
+"""So many searches read the stored vectors where they lie; together they take as long as building an index."""
+
+SCANNED = 512
+"""Rows that are scanned at a time: they stay in the cache from their decoding to the last product."""
+
+NEAR = 0.5
+"""Rows nearer to the centre are moved away from it before the product, not after, which would cost digits."""
 
 
 class VectorIndex(ABC):
@@ -179,6 +188,47 @@ def index_arguments(kind: str | IndexArguments, values: dict[str, Any] | None = 
     return made
 
 
+class Scan:
+    """The exact search of an index, in the stored vectors themselves: nothing is built, and nothing kept."""
+
+    def __init__(self, segments: Segments, center: Vectors | None) -> None:
+        self._segments = segments
+        self._center = center
+        # the difference of two products, divided by a distance of at least NEAR that comes from two more
+        self.error = 8 * dot_error(segments.dimension) / NEAR**2
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def search(self, queries: Vectors, k: int, allowed: Ids | None = None) -> tuple[Ids, Vectors]:
+        """Return ids and similarities as an index does."""
+        parts = [(ids, self._similarities(rows, queries)) for ids, rows in self._segments.stored(SCANNED)]
+        ids = np.concatenate([np.empty(0, np.int64), *(part for part, _ in parts)])
+        found = np.concatenate([np.empty((0, len(queries)), np.float32), *(part for _, part in parts)]).T
+        if allowed is not None:
+            ids, found = allowed, found[:, np.searchsorted(ids, allowed)]
+        if missing := max(0, k - len(ids)):
+            ids = np.pad(ids, (0, missing), constant_values=-1)
+            found = np.pad(found, ((0, 0), (0, missing)), constant_values=-np.inf)
+        order = np.argpartition(-found, k - 1, axis=1)[:, :k]
+        best = np.take_along_axis(found, order, axis=1)
+        ranked = np.argsort(-best, axis=1, kind="stable")
+        return ids[np.take_along_axis(order, ranked, axis=1)], np.take_along_axis(best, ranked, axis=1)
+
+    def _similarities(self, stored: npt.NDArray[Any], queries: Vectors) -> Vectors:
+        """Return the similarity of each stored row with each query."""
+        rows = float32_rows(stored)
+        center = np.zeros(rows.shape[1], np.float32) if self._center is None else self._center
+        with np.errstate(all="ignore"):  # of rows without a direction
+            products = rows @ np.vstack([queries, center]).T
+            products /= np.sqrt(np.einsum("ij,ij->i", rows, rows))[:, None]
+            distances = np.sqrt(np.maximum(1 + center @ center - 2 * products[:, -1], 0))
+            similarities: Vectors = (products[:, :-1] - queries @ center) / distances[:, None]
+        if (near := np.flatnonzero(distances < NEAR)).size:
+            similarities[near] = centred(unit_rows(rows[near]), self._center) @ queries.T
+        return np.where(np.isnan(similarities), -np.inf, similarities)
+
+
 @dataclass(frozen=True, slots=True)
 class _Allowed:
     """The captions that pass some filters."""
@@ -203,6 +253,7 @@ class Searcher:
         """Of the captions that are not in the lists; built when first needed."""
         self._version = -1
         """The segments' when ``_index`` was last equal to them; another searcher's captions may have come since."""
+        self._scans = 0
         self._lock = threading.Lock()
         self._remembered: dict[tuple[Filters, int], _Allowed] = {}
         """Which captions pass, by filters and the segments' version."""
@@ -252,7 +303,7 @@ class Searcher:
     ) -> SearchResult:
         """Return the ``k`` nearest among the captions that pass ``filters``, without those of the excluded images."""
         with self._lock:
-            index = self._up_to_date()
+            index = self._scan(len(queries)) or self._up_to_date()
             allowed = self._allowed(filters or Filters())
         lists, arguments = self.lists, self.arguments
 
@@ -275,6 +326,16 @@ class Searcher:
             exclude=exclude,
         )
         return SearchResult(*found)
+
+    def _scan(self, queries: int) -> Scan | None:
+        """Return what takes the place of an index at first: who captions one picture never needs to build one."""
+        exact = isinstance(self.arguments, FlatArguments | HalfArguments) and self.lists is None
+        if not exact or self._index is not None or self._scans == SCANS:
+            return None
+        if queries * len(self._segments) > GATHER_NUMBERS:
+            return None
+        self._scans += 1
+        return Scan(self._segments, self.center)
 
     @property
     def _first_fresh(self) -> int:

@@ -227,6 +227,14 @@ def write_matrix(
         file.write(np.ascontiguousarray(piece, dtype=stored).data)
 
 
+def column_numbers(column: Any) -> npt.NDArray[Any]:
+    """Return an Arrow column of integers without a copy; ``to_numpy`` would import pandas first, where it is there."""
+    if column.null_count:
+        return np.asarray(column.to_numpy())
+    dtype = np.dtype(column.type.to_pandas_dtype())
+    return np.frombuffer(column.buffers()[1] or b"", dtype, len(column), dtype.itemsize * column.offset)
+
+
 def map_matrix(path: Path, name: str, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
     """Return the tensor ``name`` of a file, mapped; ``PackError`` names the file when it is not as expected."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize

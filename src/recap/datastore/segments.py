@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recap.datastore.base import CaptionRow, Columns, Filters, Ids, Mask, Names, names
-from recap.datastore.manifest import map_matrix, read_table
+from recap.datastore.manifest import column_numbers, map_matrix, read_table
 from recap.errors import InputError, PackError
 from recap.types import Vectors, unit_rows
 
@@ -39,7 +39,7 @@ class Segment:
     def __init__(self, batch: Any, matrix: npt.NDArray[Any], files: tuple[Path, Path] | None = None) -> None:
         self.batch = batch
         self.matrix = matrix
-        self.ids: Ids = batch["id"].to_numpy()
+        self.ids: Ids = column_numbers(batch["id"])
         self.files = files
         """Where captions and vectors were put last; they may since have been deleted there."""
 
@@ -99,7 +99,7 @@ class Segment:
         known = pyarrow.array([value.encode(errors="surrogatepass") for value in values], binary)
         words = cells.dictionary if pyarrow.types.is_dictionary(cells.type) else cells
         found = compute.index_in(words.cast(binary), value_set=known).fill_null(-1).to_numpy()
-        numbers: npt.NDArray[np.int32] = found if words is cells else found[cells.indices.to_numpy()]
+        numbers: npt.NDArray[np.int32] = found if words is cells else found[column_numbers(cells.indices)]
         return numbers
 
     def matching(self, pattern: re.Pattern[str], mask: Mask) -> Mask:
@@ -236,7 +236,7 @@ class Segments:
         total: Counter[str] = Counter()
         for segment in self.all:
             column = segment.batch["source"]
-            counts = np.bincount(column.indices.to_numpy()[self.alive(segment)], minlength=len(column.dictionary))
+            counts = np.bincount(column_numbers(column.indices)[self.alive(segment)], minlength=len(column.dictionary))
             total.update(dict(zip(column.dictionary.to_pylist(), counts.tolist(), strict=True)))
         return {name: count for name, count in total.items() if count}
 
@@ -278,6 +278,16 @@ class Segments:
                     yield segment.ids[piece], rows
                 elif kept.any():
                     yield segment.ids[piece][kept], rows[kept]
+
+    def stored(self, size: int) -> Iterator[tuple[Ids, npt.NDArray[Any]]]:
+        """Yield ids and rows of all captions as they are kept, ``size`` at a time or less."""
+        for segment in self.all:
+            alive = self.alive(segment)
+            for start in range(0, len(segment), size):
+                piece = slice(start, start + size)
+                kept = slice(None) if alive[piece].all() else alive[piece]
+                yield segment.ids[piece][kept], segment.matrix[piece][kept]
+            segment.release()
 
     def sample(self, size: int, seed: int) -> Vectors:
         """Return unit rows of some captions, gathered while all are read once."""
