@@ -19,13 +19,11 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any, BinaryIO
-
-from filelock import FileLock
 
 from recap.errors import DiskFullError, InputError, PackError
 
@@ -147,6 +145,8 @@ def exclusive(path: str | Path) -> Iterator[None]:
         return
     if Path(path).is_symlink():  # opening it would empty the file it leads to
         raise PackError(f"{path} is a symbolic link, where a lock should be: delete it")
+    from filelock import FileLock
+
     with FileLock(path):
         held.add(key)
         try:
@@ -289,13 +289,31 @@ def progress_bar(items: Iterable[Any] | None = None, *, progress: bool | None, *
 
     ``progress=False`` shows nothing; the other options are those of tqdm.
     """
+    if progress is False:
+        return _NoBar(items or ())
     from tqdm import tqdm
 
-    if progress is False or sys.stderr.isatty():
-        return tqdm(items, disable=progress is False, **options)
+    if sys.stderr.isatty():
+        return tqdm(items, **options)
     shape = "{desc}: {n_fmt} of {total_fmt} after {elapsed}, {rate_fmt}"
     pace = {"delay": LOG_SECONDS, "mininterval": LOG_SECONDS, "miniters": 1, "bar_format": shape, "leave": False}
     return tqdm(items, file=_LogLines(), **{**pace, **options})
+
+
+class _NoBar(AbstractContextManager[Any]):
+    """Stands for a bar that is not shown; tqdm's own takes longer to import than many a run."""
+
+    def __init__(self, items: Iterable[Any]) -> None:
+        self._items = items
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._items)
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is left to do."""
+
+    def update(self, count: int = 1) -> None:
+        """Nobody looks."""
 
 
 class _LogLines(io.TextIOBase):

@@ -44,6 +44,18 @@ def test_help_of_a_command_imports_no_encoder():
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_one_caption_imports_only_what_it_needs(pack: Path, new_pictures: dict[str, Path]):
+    program = (
+        "import sys\nfrom recap.cli.main import cli\n"
+        f"cli.main(['caption', '--pack', {str(pack)!r}, {str(new_pictures['red'])!r}], standalone_mode=False)\n"
+        "unwanted = {'pandas', 'faiss', 'tqdm', 'recap.encoders.fetching', 'recap.cli.fit'}\n"
+        "print(sorted(unwanted & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "red" in done.stdout.splitlines()[0]
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 def test_caption_prints_path_and_caption(pack: Path, new_pictures: dict[str, Path]):
     done = recap("caption", "--pack", pack, new_pictures["red"], new_pictures["blue"])
     lines = [line.split("\t") for line in done.stdout.splitlines()]

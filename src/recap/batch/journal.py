@@ -14,12 +14,11 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
-
-from filelock import FileLock, Timeout
 
 from recap import __version__
 from recap.batch.formats import Record, json_line, write_records
@@ -183,6 +182,8 @@ def open_journal(path: Path, generated_by: Mapping[str, str], *, restart: bool =
     """Yield the journal in a file, which no other process may use meanwhile; ``restart`` begins it anew."""
     if not path.parent.is_dir():
         raise InputError(f"{path.parent}: there is no such folder; make it first")
+    from filelock import FileLock, Timeout
+
     lock = FileLock(path.with_name(f".{path.name}.lock"))
     try:
         lock.acquire(blocking=False)
@@ -292,6 +293,26 @@ def provenance(captioner: ReCap, pack: str, *, min_confidence: float | None = No
         named["min_confidence"] = str(float(min_confidence))
         others["min_confidence"] = float(min_confidence)
     return {**named, "settings": _settings_hash(captioner, others)}
+
+
+class Later(Mapping[str, str]):
+    """A provenance that is made when somebody looks at it: who prints a caption never does."""
+
+    def __init__(self, make: Callable[[], Mapping[str, str]]) -> None:
+        self._make = make
+
+    @cached_property
+    def _made(self) -> Mapping[str, str]:
+        return self._make()
+
+    def __getitem__(self, name: str) -> str:
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._made)
+
+    def __len__(self) -> int:
+        return len(self._made)
 
 
 def is_continued(then: Mapping[str, str], now: Mapping[str, str]) -> bool:

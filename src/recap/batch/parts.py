@@ -17,7 +17,7 @@ from recap.batch.pipeline import CaptionFile, Item, Pipeline
 from recap.datasets.pairs import TAR_SUFFIXES
 from recap.datastore.collection import Address
 from recap.datastore.view import MILVUS
-from recap.encoders.fetching import is_web_address
+from recap.encoders.inputs import is_web_address
 from recap.errors import ImageError, InputError
 from recap.packs.config import CONFIG, PackConfig
 from recap.packs.folder import BUILTINS

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recap.batch.formats import Record, Sink, check_paths, format_of
-from recap.batch.journal import FailureList, Journal, open_output, provenance
+from recap.batch.journal import FailureList, Journal, Later, open_output, provenance
 from recap.batch.parts import CaptionParts
 from recap.batch.pipeline import CaptionFile, Item, Pipeline, file_facts
 from recap.batch.report import HtmlReport
@@ -109,7 +109,8 @@ def caption_files(
     pipeline = Pipeline(captioner, workers=workers, known=known, others=others)
     work = parts.run(captioner, pending, journal, others or {}) if parts else pipeline.run(pending)
     total = len(paths) if parts is None or not parts.elsewhere else None
-    bar = progress_bar(total=total, initial=len(paths) - len(pending), unit="image", progress=progress)
+    shown = progress if total != 1 else False
+    bar = progress_bar(total=total, initial=len(paths) - len(pending), unit="image", progress=shown)
     # closed at once when something goes wrong here, so that the stages end too
     with bar, closing(work) as items:
         for item in items:
@@ -257,7 +258,7 @@ class CaptionJob:
         sinks = [*([printer] if printer else []), *self._sinks()]
         kind = self.kind or (format_of(self.out) if self.out else "")
         check_paths(kind, paths)
-        generated_by = provenance(captioner, pack, min_confidence=self.min_confidence)
+        generated_by = Later(lambda: provenance(captioner, pack, min_confidence=self.min_confidence))
         with ExitStack() as stack:
             opened = self.out and open_output(self.out, kind, generated_by, restart=self.restart)
             journal = stack.enter_context(opened) if opened else None

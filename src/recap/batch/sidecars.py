@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from recap import __version__
 from recap.batch.formats import Record, Sink
-from recap.batch.metadata import add_keywords, write_description
-from recap.batch.report import HtmlReport
 from recap.encoders.video import is_video, read_frames
 from recap.errors import InputError
 from recap.files import atomic_write
+
+if TYPE_CHECKING:
+    from recap.batch.report import HtmlReport
 
 Existing = Literal["keep", "append", "replace"]
 
@@ -115,6 +116,8 @@ class DescriptionSink(Sink):
         """Write one caption; an abstention is not written."""
         if not record.text:
             return
+        from recap.batch.metadata import write_description
+
         try:
             generator = f"recap {__version__}"
             if not write_description(record.path, record.text, generator=generator, keep_original=self._keep_original):
@@ -145,6 +148,8 @@ class KeywordSink:
         if self._sidecars:
             self._sidecars.write(path, ", ".join(names))
         if self._metadata:
+            from recap.batch.metadata import add_keywords
+
             try:
                 add_keywords(path, names, keep_original=self._keep_original)
             except InputError as error:

@@ -5,29 +5,30 @@ from __future__ import annotations
 import errno
 import sys
 import warnings
+from collections import UserDict
+from importlib import import_module
 
 import click
 
 from recap import __version__
-from recap.cli.alt import alt
-from recap.cli.augment import augment
-from recap.cli.caption import caption
-from recap.cli.correlate import correlate
-from recap.cli.datastore import datastore
-from recap.cli.embed import embed
-from recap.cli.experiment import experiment
-from recap.cli.fit import fit
-from recap.cli.info import info
-from recap.cli.pack import pack
-from recap.cli.retrieve import retrieve, search
-from recap.cli.score import score
-from recap.cli.serve import serve
-from recap.cli.setup import convert, setup
-from recap.cli.tags import tags
 from recap.errors import RecapError
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+class Commands(UserDict[str, click.Command]):
+    """The commands by their names, each imported from the module it stands in when it is asked for."""
+
+    def __getitem__(self, name: str) -> click.Command:
+        command: click.Command = getattr(import_module(f"recap.cli.{MODULES[name]}"), name)
+        return command
+
+
+OWN = ("alt", "augment", "caption", "correlate", "datastore", "embed", "experiment", "fit", "info", "pack")
+MODULES = {name: name for name in (*OWN, "retrieve", "score", "serve", "setup", "tags")}
+MODULES |= {"convert": "setup", "search": "retrieve"}
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+
+
+@click.group(commands=Commands.fromkeys(MODULES), context_settings=SETTINGS)
 @click.version_option(__version__, prog_name="recap")
 def cli() -> None:
     """Caption images in your own domain, without training.
@@ -35,13 +36,6 @@ def cli() -> None:
     Captions go to standard output, everything else to standard error. Exit code 0: all went well;
     1: some inputs failed, and were named; 2: the command could not be carried out; 130: interrupted.
     """
-
-
-CAPTIONS = (alt, caption, retrieve, search, serve, tags)
-PACKS = (augment, convert, datastore, embed, fit, info, pack, setup)
-MEASURES = (correlate, experiment, score)
-for command in (*CAPTIONS, *PACKS, *MEASURES):
-    cli.add_command(command)
 
 
 def main() -> None:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from filelock import FileLock, Timeout
 
 from recap.datastore.base import Ids, is_same_center
 from recap.datastore.index import RECALL_K, RECALL_QUERIES, Searcher
@@ -30,12 +29,23 @@ from recap.datastore.manifest import (
     write_manifest,
     write_matrix,
 )
-from recap.datastore.segments import PIECE, Part, Segment, Segments, count_joined, encode_sources, joined_table
+from recap.datastore.segments import (
+    PIECE,
+    SMALL_SEGMENT,
+    Part,
+    Segment,
+    Segments,
+    count_joined,
+    encode_sources,
+    joined_table,
+)
 from recap.errors import InputError, PackError
 from recap.files import TEMPORARY_SUFFIX, atomic_write, exclusive, link_or_copy
 from recap.types import Vectors
 
 if TYPE_CHECKING:
+    from filelock import FileLock
+
     from recap.datastore.lists import Lists
 
 LOCK = ".lock"
@@ -74,7 +84,8 @@ class Writer:
         """Write what is left of the segments from ``start`` on: as one, or where they are mapped as large ones."""
         written = []
         for group in segments.groups(start, GROUP_BYTES if about.on_disk else None):
-            written.append(write_segment(_files(self.folder / f"segment-{self._number:05d}", about), group))
+            mapped = about.on_disk or sum(int(alive.sum()) for _, alive in group) > SMALL_SEGMENT
+            written.append(write_segment(_files(self.folder / f"segment-{self._number:05d}", mapped), group))
             self._number += 1
         return written
 
@@ -165,11 +176,11 @@ class Home:
 
     def read_lists(self) -> Lists | None:
         """Return the committed lists."""
-        from recap.datastore.lists import read_lists
-
         built = self.manifest.built
         if built is None:
             return None
+        from recap.datastore.lists import read_lists
+
         return read_lists([self.folder / f.name for f in built.files], built.rows, built.next_id, built.recall)
 
     def pending(self) -> Path:
@@ -184,7 +195,7 @@ class Home:
         start = self.segments.in_files
         if start == len(self.segments.all):
             return
-        files = _files(self.pending() / f"segment-{secrets.token_hex(4)}", self.manifest)
+        files = _files(self.pending() / f"segment-{secrets.token_hex(4)}", mapped=True)
         living = self.segments.living(start)
         self._put(start, [write_segment(files, living)] if living else [])
 
@@ -335,12 +346,15 @@ def describe(segment: Segment) -> StoredSegment:
     return StoredSegment(len(segment), *map(StoredFile.of, segment.files))
 
 
-def _files(stem: Path, about: Manifest) -> tuple[Path, Path]:
-    return stem.with_suffix(".arrow" if about.on_disk else ".parquet"), stem.with_suffix(".safetensors")
+def _files(stem: Path, mapped: bool) -> tuple[Path, Path]:
+    """Return where captions and vectors go; many captions are mapped sooner than a Parquet file is read."""
+    return stem.with_suffix(".arrow" if mapped else ".parquet"), stem.with_suffix(".safetensors")
 
 
 def _new_pending(home: Path) -> tuple[Path, FileLock]:
     """Make a folder inside ``home``, locked, so that other processes leave it alone."""
+    from filelock import FileLock
+
     while True:
         path = home / f"{PENDING}{secrets.token_hex(6)}"
         path.mkdir()
@@ -359,6 +373,8 @@ def _delete_pending(path: Path, lock: FileLock) -> None:
 
 def _delete_abandoned(home: Path) -> None:
     """Delete the hidden folders whose processes have ended."""
+    from filelock import FileLock, Timeout
+
     for path in home.glob(f"{PENDING}*"):
         if path.is_symlink():  # not ours, and its lock would be a file somewhere else
             _try_to_delete(path)

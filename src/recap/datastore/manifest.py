@@ -6,7 +6,8 @@
     removed-00002.safetensors  ids of captions of earlier segments that are gone
     center-00001.safetensors   the vector the index is centred by
 
-A store that is searched on disk (format version 2) has its captions as Arrow, which can be read in place, and an index:
+Many captions are kept as Arrow, which can be read in place; a store that is searched on disk (format version 2) has
+all of them so, and an index:
 
     segment-00001.arrow        instead of the Parquet file
     index-00003.faiss          what the index has learnt from a sample

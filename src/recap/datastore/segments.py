@@ -244,8 +244,7 @@ class Segments:
         """Return captions by id."""
         found: dict[int, CaptionRow] = {}
         for here, segment, places in self._located(ids):
-            columns = segment.batch.take(places.astype(np.int64)).to_pydict()
-            rows = zip(*(columns[name] for name in COLUMNS), strict=True)
+            rows = zip(*(_cells(segment.batch[name], places) for name in COLUMNS), strict=True)
             found.update((place, CaptionRow(*row)) for place, row in zip(here.tolist(), rows, strict=True))
         return [found[number] for number in range(len(found))]
 
@@ -253,7 +252,7 @@ class Segments:
         """Return the images that captions belong to."""
         images = np.empty(len(ids), dtype=object)
         for here, segment, places in self._located(ids):
-            images[here] = segment.batch["image_id"].take(places.astype(np.int64)).to_pylist()
+            images[here] = _cells(segment.batch["image_id"], places)
         return images
 
     def vectors(self, ids: npt.ArrayLike) -> Vectors:
@@ -381,6 +380,11 @@ def encode_sources(table: Any) -> Any:
     """Return a table as a batch that keeps each name of a source once, and a number a caption."""
     encoded = table.set_column(list(COLUMNS).index("source"), "source", table["source"].dictionary_encode())
     return encoded.combine_chunks().to_batches()[0]
+
+
+def _cells(column: Any, places: npt.NDArray[np.intp]) -> list[Any]:
+    """Return some cells of an Arrow column; for few of them ``take`` and its imports would take longer."""
+    return [column[place].as_py() for place in places.tolist()]
 
 
 def _read_captions(path: Path, rows: int) -> Any:

@@ -21,10 +21,11 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache
-from typing import TypeAlias, TypeGuard
+from typing import TypeAlias
 from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
 from recap import __version__
+from recap.encoders.inputs import short_url
 from recap.errors import ImageError
 
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -281,11 +282,6 @@ def _library_fetcher() -> Fetcher:
     return Fetcher(max_bytes=MAX_BYTES, timeout=SECONDS, trusted=True)
 
 
-def is_web_address(source: object) -> TypeGuard[str]:
-    """Tell the address of a picture in the web from a path."""
-    return isinstance(source, str) and source[:8].lower().startswith(("http://", "https://"))
-
-
 def fetch_picture(url: str) -> bytes:
     """Return what lies at an address that the user named, or raise ``ImageError``."""
     # people copy addresses with letters and spaces that have to be escaped
@@ -327,9 +323,3 @@ def _seconds_left(url: str, deadline: float) -> float:
     if left <= 0:
         raise ImageError(f"{short_url(url)}: took too long")
     return left
-
-
-def short_url(url: str) -> str:
-    """Return an address for messages, without its query, which may hold a secret."""
-    shown = "".join(character for character in url.partition("?")[0] if character.isprintable())
-    return shown if len(shown) <= 100 else f"{shown[:100]}..."

@@ -47,7 +47,11 @@ def formats() -> tuple[str, ...]:
 
     HEIF is among them once a picture of that kind has come, where the package pillow-heif is installed.
     """
-    Image.init()  # imports every reader there is, so not before a picture comes
+    Image.preinit()  # and not init, which imports forty readers more
+    from PIL import TiffImagePlugin, WebPImagePlugin  # noqa: F401
+
+    with suppress(ImportError):
+        from PIL import AvifImagePlugin  # noqa: F401
     return tuple(name for name in _NAMES if name in Image.OPEN)
 
 

@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from recap.encoders.fetching import fetch_picture, is_web_address, short_url
 from recap.errors import ImageError, InputError
 from recap.types import ImageLike
 
@@ -37,6 +36,8 @@ def read(source: ImageLike) -> bytes | Image.Image:
     if isinstance(source, bytearray | memoryview):
         return bytes(source)
     if is_web_address(source):
+        from recap.encoders.fetching import fetch_picture  # the libraries of the web are many
+
         return fetch_picture(source)
     if isinstance(source, str | Path):
         return _read_path(Path(source))
@@ -62,6 +63,17 @@ def is_picture(source: Any) -> TypeGuard[ImageLike]:
     if isinstance(source, str | Path | bytes | bytearray | memoryview | Image.Image) or hasattr(source, "read"):
         return True
     return _is_array(source) and source.ndim in (2, 3)
+
+
+def is_web_address(source: object) -> TypeGuard[str]:
+    """Tell the address of a picture in the web from a path."""
+    return isinstance(source, str) and source[:8].lower().startswith(("http://", "https://"))
+
+
+def short_url(url: str) -> str:
+    """Return an address for messages, without its query, which may hold a secret."""
+    shown = "".join(character for character in url.partition("?")[0] if character.isprintable())
+    return shown if len(shown) <= 100 else f"{shown[:100]}..."
 
 
 def label(source: ImageLike) -> str:

@@ -10,18 +10,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from PIL import Image
 
 from recap.encoders import images as pictures
-from recap.encoders.cache import VectorCache
 from recap.encoders.inputs import label, read, several
 from recap.encoders.preprocess import Pixels
 from recap.errors import ImageError, InputError, RecapError
 from recap.files import progress_bar
 from recap.types import ImageLike, Vectors, unit_rows
+
+if TYPE_CHECKING:
+    from recap.encoders.cache import VectorCache
 
 _TEXT_CHUNK = 2048
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 import warnings
 import zipfile
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from recap.types import Vectors
 
 _IMAGE_BATCH = 16
 _TEXT_BATCH = 64
+_loading = threading.Lock()
 _PREPROCESS_KEYS = ("mean", "std", "interpolation", "resize_mode")
 
 
@@ -109,8 +111,9 @@ class OpenClipTextEncoder(CachedTextEncoder):
 
 def _shared_model(name: str, options: LoadOptions) -> OpenClipModel:
     key = f"open_clip:{name}"
-    if key not in options.models:
-        options.models[key] = load_model(name, device=options.device)
+    with _loading:  # both sides may be loaded at once
+        if key not in options.models:
+            options.models[key] = load_model(name, device=options.device)
     model: OpenClipModel = options.models[key]
     return model
 

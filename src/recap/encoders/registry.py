@@ -9,6 +9,7 @@ named, the image encoder's own is taken. A path in such a name cannot hold a plu
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -183,10 +184,14 @@ def load_encoder(spec: str, *, device: str = "cpu", cache: VectorCache | str | P
         cache: a vector cache or the path of its file; ``None`` keeps no vectors.
     """
     image_names, text_name = parse(spec)
-    from recap.encoders.cache import VectorCache
+    if isinstance(cache, str | Path):
+        from recap.encoders.cache import VectorCache
 
-    options = LoadOptions(device, VectorCache(cache) if isinstance(cache, str | Path) else cache)
-    image, text = load_image_side(spec, options), load_text_side(spec, options)
+        cache = VectorCache(cache)
+    options = LoadOptions(device, cache)
+    with ThreadPoolExecutor(1) as thread:
+        other = thread.submit(load_text_side, spec, options)
+        image, text = load_image_side(spec, options), other.result()
     return Encoder(image.name if image_names == (text_name,) else f"{image.name},{text.name}", image, text)
 
 

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recap.encoders.network import cores
-from recap.encoders.onnx import open_session
+from recap.encoders.onnx import open_sessions
 from recap.errors import AssetError, InputError
 from recap.language.base import Decoding, draw_tokens, files_fingerprint, uniforms
 from recap.language.words import Phrases, join_words, surface_words, triples_of, words
@@ -169,7 +169,7 @@ class WriterModel:
         self._workers = threads or cores()
         # the products are small: several threads would wait for each other most of the time
         try:
-            self._read, self._step = (open_session(folder / f"{part}.onnx") for part in ("read", "step"))
+            self._read, self._step = open_sessions([folder / "read.onnx", folder / "step.onnx"])
         except InputError as error:
             raise AssetError(f"{error}; install recap again") from error
 

@@ -13,9 +13,10 @@ from recap.confidence import Calibration
 from recap.datastore import CaptionStore
 from recap.encoders import Encoder
 from recap.errors import EncoderMismatchError, InputError
-from recap.language import LanguageModel, load_language_model
+from recap.language import LanguageModel
 from recap.packs import folder as pack
 from recap.packs.config import About
+from recap.packs.folder import resolve_language_model as resolve_language_model
 from recap.packs.register import Pictures
 from recap.packs.search import PictureIndex, PictureSearch
 from recap.packs.settings import SettingChanges, Settings
@@ -141,14 +142,21 @@ class Pack:
             progress: whether to show a bar when the built-in pack is made on first use.
             cache: a file of vectors, so that nothing is encoded twice.
         """
-        contents = pack.load(name, device=device, revision=revision, token=token, progress=progress, cache=cache)
+        contents = pack.load(
+            name,
+            device=device,
+            progress=progress,
+            cache=cache,
+            language_model=language_model,
+            revision=revision,
+            token=token,
+        )
         config = contents.config
-        model = config.language_model if language_model is None else language_model
         loaded = cls(
             contents.encoder,
             contents.statistics,
             contents.datastore,
-            language_model=resolve_language_model(model, device),
+            language_model=contents.language_model,
             settings=config.settings,
             alignment=contents.alignment,
             device=device,
@@ -172,8 +180,3 @@ def _check_encoders(
             raise EncoderMismatchError(
                 f"the {what} was made with another encoder than this {here.name}: make it again with this one"
             )
-
-
-def resolve_language_model(model: str | LanguageModel | None, device: str) -> LanguageModel | None:
-    """Return a language model that is given by its name or as it is."""
-    return load_language_model(model, device=device) if isinstance(model, str) else model

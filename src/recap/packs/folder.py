@@ -19,12 +19,11 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from filelock import FileLock, Timeout
 
 from recap.alignment import LinearAlignment, PairStatistics
 from recap.confidence import Calibration
@@ -32,6 +31,7 @@ from recap.datastore import CaptionStore, DatastoreView, MutableStore
 from recap.encoders import Encoder
 from recap.errors import PackError, RecapError, damaged
 from recap.files import atomic_folder, atomic_write, exclusive, file_sha256, leftovers
+from recap.language import LanguageModel, load_language_model
 from recap.packs.config import CONFIG as CONFIG
 from recap.packs.config import DATASTORE as DATASTORE
 from recap.packs.config import Facts, PackConfig, new_card, refreshed
@@ -58,10 +58,11 @@ BUILTINS = (BUILTIN, "builtin-large")
 
 @dataclass(frozen=True, slots=True)
 class PackContents:
-    """Everything a pack holds, loaded, but the language model."""
+    """Everything a pack holds, loaded."""
 
     config: PackConfig
     encoder: Encoder
+    language_model: LanguageModel | None
     alignment: LinearAlignment
     statistics: PairStatistics
     datastore: CaptionStore
@@ -132,9 +133,10 @@ def load(
     token: str | bool | None,
     progress: bool,
     cache: str | Path | None = None,
+    language_model: str | LanguageModel | None = None,
 ) -> PackContents:
     """Load a built-in pack, a folder, or a repository of the Hugging Face hub."""
-    contents = read(find(name, revision=revision, token=token, progress=progress), device, cache)
+    contents = read(find(name, revision=revision, token=token, progress=progress), device, cache, language_model)
     if name in BUILTINS:
         from recap.packs.builtin import packaged_file
 
@@ -167,7 +169,12 @@ def check_name(name: str | Path) -> None:
         raise PackError(f"{name}: no such folder. A pack is a folder, {', '.join(BUILTINS)}, or OWNER/NAME on the hub")
 
 
-def read(folder: Path, device: str = "cpu", cache: str | Path | None = None) -> PackContents:
+def read(
+    folder: Path,
+    device: str = "cpu",
+    cache: str | Path | None = None,
+    language_model: str | LanguageModel | None = None,
+) -> PackContents:
     """Read the pack in a folder, and check that its vectors are of the encoder it names.
 
     All of it is of one state, even where another process replaces the pack meanwhile.
@@ -175,7 +182,7 @@ def read(folder: Path, device: str = "cpu", cache: str | Path | None = None) -> 
     for _ in range(ATTEMPTS):
         config = PackConfig.read(folder)
         try:
-            contents = _read(config, device, cache)
+            contents = _read(config, device, cache, language_model)
         except (RecapError, OSError):
             if config.is_current():
                 raise
@@ -185,19 +192,31 @@ def read(folder: Path, device: str = "cpu", cache: str | Path | None = None) -> 
     raise PackError(f"{folder}: other processes change it again and again; try again when they are done")
 
 
-def _read(config: PackConfig, device: str, cache: str | Path | None) -> PackContents:
+def _read(
+    config: PackConfig, device: str, cache: str | Path | None, language_model: str | LanguageModel | None
+) -> PackContents:
     folder = config.folder
-    contents = PackContents(
-        config=config,
-        encoder=config.load_encoder(device, cache),
-        alignment=LinearAlignment.load(folder / ALIGNMENT),
-        statistics=PairStatistics.load(folder / STATISTICS),
-        datastore=config.open_datastore(),
-        pictures=Pictures.load(folder),
-        calibration=_read_calibration(folder / CONFIDENCE),
-    )
+    model = config.language_model if language_model is None else language_model
+    with ThreadPoolExecutor(2) as threads:  # most of the time goes into the networks
+        encoder = threads.submit(config.load_encoder, device, cache)
+        loaded = threads.submit(resolve_language_model, model, device)
+        contents = PackContents(
+            config=config,
+            alignment=LinearAlignment.load(folder / ALIGNMENT),
+            statistics=PairStatistics.load(folder / STATISTICS),
+            datastore=config.open_datastore(),
+            pictures=Pictures.load(folder),
+            calibration=_read_calibration(folder / CONFIDENCE),
+            encoder=encoder.result(),
+            language_model=loaded.result(),
+        )
     _check_dimensions(contents, folder)
     return contents
+
+
+def resolve_language_model(model: str | LanguageModel | None, device: str) -> LanguageModel | None:
+    """Return a language model that is given by its name or as it is."""
+    return load_language_model(model, device=device) if isinstance(model, str) else model
 
 
 def _read_calibration(path: Path) -> Calibration | None:
@@ -311,6 +330,8 @@ def _sweep(target: Path) -> None:
 
 def _is_held(datastore: Path) -> bool:
     """Tell whether somebody is writing a datastore anew, who has its lock, if not the pack's."""
+    from filelock import FileLock, Timeout
+
     try:
         with FileLock(datastore / ".lock").acquire(blocking=False):
             return False

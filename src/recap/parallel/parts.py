@@ -19,8 +19,7 @@ from pathlib import Path, PurePosixPath
 from recap.datasets.images import IMAGE_SUFFIXES
 from recap.datasets.pairs import TAR_SUFFIXES, parquet_pairs, shard_pairs, stream_pairs, two_kinds
 from recap.datasets.records import as_captions, printable, read_lines
-from recap.encoders.fetching import is_web_address
-from recap.encoders.inputs import read
+from recap.encoders.inputs import is_web_address, read
 from recap.errors import ImageError, InputError
 from recap.parallel import storage
 from recap.types import ImageLike, Pair
