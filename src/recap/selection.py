@@ -138,14 +138,12 @@ def _blas_threads() -> ThreadpoolController:
 def _unit_counts(sentences: Sequence[Sequence[Hashable]]) -> Scores:
     """Return how often each item occurs in each sentence, rows at unit length."""
     column: dict[Hashable, int] = {}
-    for sentence in sentences:
-        for item in sentence:
-            column.setdefault(item, len(column))
-    table = np.zeros((len(sentences), max(len(column), 1)))
-    for row, sentence in zip(table, sentences, strict=True):
-        for item in sentence:
-            row[column[item]] += 1
-    return unit_rows(table, otherwise=0.0)
+    columns = [column.setdefault(item, len(column)) for sentence in sentences for item in sentence]
+    rows = np.repeat(np.arange(len(sentences)), [len(sentence) for sentence in sentences])
+    shape = (len(sentences), max(len(column), 1))
+    places = rows * shape[1] + np.array(columns, np.int64)
+    table = np.bincount(places, minlength=shape[0] * shape[1]).reshape(shape)
+    return unit_rows(table.astype(np.float64), otherwise=0.0)
 
 
 class Scorer(Protocol):

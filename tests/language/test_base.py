@@ -127,6 +127,15 @@ def test_numbers_at_the_ends_stay_inside_the_nucleus(as_array: AsArray) -> None:
         assert tokens.tolist() == [0, last]
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_several_numbers_may_belong_to_one_row(temperature: float, as_array: AsArray) -> None:
+    probabilities = np.random.default_rng(0).dirichlet(np.full(200, 0.1), 3).astype(np.float32)
+    rows, uniform = np.array([2, 0, 0, 1, 2]), as_array(np.linspace(0, 0.9, 5, dtype=np.float32))
+    decoding = Decoding(temperature=temperature, top_p=0.9)
+    shared = draw_tokens(as_array(probabilities), uniform, decoding, rows)
+    assert shared.tolist() == draw_tokens(as_array(probabilities[rows]), uniform, decoding).tolist()
+
+
 def test_greedy_takes_the_likeliest(as_array: AsArray) -> None:
     probabilities = as_array(np.array([[0.1, 0.7, 0.2], [0.6, 0.1, 0.3]], np.float32))
     assert draw_tokens(probabilities, as_array(np.ones(2, np.float32)), Decoding(temperature=0)).tolist() == [1, 0]

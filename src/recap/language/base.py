@@ -119,7 +119,10 @@ class LanguageModel(Protocol):
 
 
 NUCLEUS_WIDTH = 64
-"""How many of the likeliest tokens are sorted at first; they nearly always hold the nucleus."""
+"""How many of the likeliest tokens torch sorts at first; they nearly always hold the nucleus."""
+
+NUCLEUS_FLOOR = 1e-4
+"""The least probability of the tokens that numpy sorts at first."""
 
 
 def uniforms(decoding: Decoding, text: str) -> npt.NDArray[np.float32]:
@@ -128,11 +131,11 @@ def uniforms(decoding: Decoding, text: str) -> npt.NDArray[np.float32]:
     return generator.random((decoding.max_tokens, decoding.sentences), dtype=np.float32)
 
 
-def draw_tokens(probabilities: Any, uniform: Any, decoding: Decoding) -> Any:
-    """Return a token for each row of probabilities."""
+def draw_tokens(probabilities: Any, uniform: Any, decoding: Decoding, rows: Any = slice(None)) -> Any:
+    """Return a token for each number; they belong to ``rows`` of probabilities, by default one to each."""
     if decoding.temperature == 0:
-        return probabilities.argmax(1)
-    return _draw(_temper(probabilities, decoding.temperature), uniform, decoding)
+        return probabilities.argmax(1)[rows]
+    return _draw(_temper(probabilities, decoding.temperature), uniform, decoding, rows)
 
 
 def _temper(probabilities: Any, temperature: float) -> Any:
@@ -143,9 +146,9 @@ def _temper(probabilities: Any, temperature: float) -> Any:
     return scaled / scaled.sum(1, keepdims=True)
 
 
-def _draw(probabilities: Any, uniform: Any, decoding: Decoding) -> Any:
+def _draw(probabilities: Any, uniform: Any, decoding: Decoding, rows: Any) -> Any:
     """Draw a token from what top-k and the nucleus leave of each row."""
-    likeliest, tokens = _likeliest(probabilities, decoding)
+    likeliest, tokens = (found[rows] for found in _likeliest(probabilities, decoding))
     cumulated = likeliest.cumsum(1)
     total = cumulated[:, -1:] if decoding.top_k else 1
     # a token belongs to the nucleus as long as those before it do not fill it
@@ -160,9 +163,25 @@ def _draw(probabilities: Any, uniform: Any, decoding: Decoding) -> Any:
 def _likeliest(probabilities: Any, decoding: Decoding) -> tuple[Any, Any]:
     """Return the likeliest tokens in descending order: ``top_k`` of them, or as many as hold the nucleus."""
     size = probabilities.shape[1]
-    values, tokens = _top(probabilities, min(decoding.top_k or NUCLEUS_WIDTH, size))
+    if decoding.top_k or not isinstance(probabilities, np.ndarray):
+        values, tokens = _top(probabilities, min(decoding.top_k or NUCLEUS_WIDTH, size))
+    else:
+        values, tokens = _above(probabilities, NUCLEUS_FLOOR)
     if not decoding.top_k and (values.sum(1) <= decoding.top_p).any():
         values, tokens = _top(probabilities, size)
+    return values, tokens
+
+
+def _above(probabilities: npt.NDArray[Any], floor: float) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Return the tokens above a probability in descending order, rows filled up with zeros."""
+    row, token = np.nonzero(probabilities > floor)
+    found = probabilities[row, token]
+    order = np.lexsort((token, -found, row))
+    counts = np.bincount(row, minlength=len(probabilities))
+    place = np.arange(len(row)) - np.repeat(counts.cumsum() - counts, counts)
+    values = np.zeros((len(probabilities), max(counts.max(), 1)), probabilities.dtype)
+    tokens = np.zeros(values.shape, np.int64)
+    values[row, place], tokens[row, place] = found[order], token[order]
     return values, tokens
 
 

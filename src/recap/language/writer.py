@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -246,45 +246,46 @@ class WriterModel:
 
     def _grow(
         self, reading: Reading, picture: dict[str, Floats], uniform: Floats, decoding: Decoding
-    ) -> list[tuple[list[int], float]]:
-        """Return the sentences as numbers, each with its log-probability."""
+    ) -> list[tuple[tuple[int, ...], float]]:
+        """Return the sentences as numbers, each with its log-probability.
+
+        What sentences have in common is computed once: half of all their words.
+        """
         memory = _as_inputs(reading)
         stored, copy_keys = self._read.run(None, {**memory, **picture})
         doubled, twice = _find_doubled(reading), _find_twice(reading)
         count = uniform.shape[1]
-        past = self._config.empty_past(count)
-        current = np.full(count, BEGIN, np.int64)
-        sentences: list[list[int]] = [[] for _ in range(count)]
-        logprobs = np.zeros(count)
-        growing = np.arange(count)
+        past = self._config.empty_past(1)
+        beginnings: list[tuple[int, ...]] = [()]
+        sentences, logprobs = beginnings * count, np.zeros(count)
+        growing, begun = np.arange(count), np.zeros(count, np.int64)
         for place in range(min(decoding.max_tokens, self._config.longest)):
+            current = np.array([beginning[-1] if beginning else BEGIN for beginning in beginnings], np.int64)
             fed = {"words": current, "place": np.array(place), "past": past, "stored": stored, "copy_keys": copy_keys}
             probabilities, past = self._step.run(None, {**fed, "tokens": memory["tokens"]})
-            banned = [
-                [*_find_repeats(sentence, doubled), *self._find_cliches(sentence), *self._find_said(sentence, twice)]
-                for sentence in (sentences[row] for row in growing)
-            ]
-            chosen, logprob = choose(probabilities, uniform[place, growing], decoding, banned)
+            banned = [[*_find_repeats(s, doubled), *self._find_stale(s, twice)] for s in beginnings]
+            chosen, logprob = choose(probabilities, uniform[place, growing], decoding, banned, begun)
             # the end counts as a word: a sentence that breaks off is an unlikely one
             logprobs[growing] += logprob
-            kept = np.flatnonzero(chosen != END)
-            for row in kept:
-                sentences[growing[row]].append(int(chosen[row]))
-            if not len(kept):
+            kept = chosen != END
+            growing, grown = growing[kept], list(zip(begun[kept].tolist(), chosen[kept].tolist(), strict=True))
+            if not grown:
                 break
-            growing, current, past = growing[kept], chosen[kept], past[:, :, kept]
+            different = {pair: row for row, pair in enumerate(dict.fromkeys(grown))}
+            past = past[:, :, [parent for parent, _ in different]]
+            beginnings = [(*beginnings[parent], word) for parent, word in different]
+            begun = np.array([different[pair] for pair in grown])
+            for row, beginning in zip(growing.tolist(), begun.tolist(), strict=True):
+                sentences[row] = beginnings[beginning]
         return list(zip(sentences, logprobs.tolist(), strict=True))
 
-    def _find_cliches(self, sentence: Sequence[int]) -> list[int]:
-        """Return the words that would complete a cliche."""
-        return self._cliches.get(tuple(sentence[-2:]), [])
-
-    def _find_said(self, sentence: Sequence[int], twice: frozenset[int]) -> list[int]:
-        """Return what the sentence has said already, one thing or several of it alike; but for what others say twice.
+    def _find_stale(self, sentence: tuple[int, ...], twice: frozenset[int]) -> list[int]:
+        """Return what completes a cliche, and what was said already, one thing or several; but for what is said twice.
 
         "A car parked behind a car" is how small models go on when they know nothing more.
         """
-        return [number for said in sentence if said not in twice for number in self._forms(said)]
+        said = [number for word in sentence if word not in twice for number in self._forms(word)]
+        return [*self._cliches.get(sentence[-2:], []), *said]
 
     def _find_forms(self, number: int) -> tuple[int, ...]:
         """Return a word, its plural and its singular by their numbers; none for little words and those in slots."""
@@ -309,37 +310,48 @@ class Style:
     def sentence(self, lower: Sequence[str]) -> str:
         """Return words in lower case as a sentence in this style."""
         written = [self._forms.get(word, word) for word in lower]
-        if written and self._share(lambda caption: caption[:1].isupper()):
+        capital, stop = self._habits
+        if written and capital:
             written[0] = written[0][:1].upper() + written[0][1:]
-        stop = "." if written and self._share(lambda caption: caption.rstrip().endswith(".")) else ""
-        return join_words(written) + stop
+        return join_words(written) + ("." if written and stop else "")
 
-    def _share(self, holds: Callable[[str], bool]) -> bool:
-        return 2 * sum(map(holds, self.captions)) > len(self.captions)
+    @cached_property
+    def _habits(self) -> tuple[bool, bool]:
+        """Whether most captions begin with a capital, and end in a full stop."""
+        half, captions = len(self.captions) / 2, self.captions
+        return sum(c[:1].isupper() for c in captions) > half, sum(c.rstrip().endswith(".") for c in captions) > half
 
     @cached_property
     def _forms(self) -> dict[str, str]:
         """Return words that are mostly not in lower case inside a sentence, such as names, as they are written."""
-        seen: dict[str, Counter[str]] = {}
-        for caption in self.captions:
-            if caption.isupper():  # somebody who shouts says nothing about names
-                continue
-            for word in surface_words(caption)[1:]:
-                seen.setdefault(word.casefold(), Counter())[word] += 1
+        # somebody who shouts says nothing about names
+        inside = [w for caption in self.captions if not caption.isupper() for w in surface_words(caption)[1:]]
+        seen: dict[str, Counter[str]] = {word.casefold(): Counter() for word in inside if word != word.casefold()}
+        for word in inside:
+            if (lower := word.casefold()) in seen:
+                seen[lower][word] += 1
         usual = {word: forms.most_common(1)[0][0] for word, forms in seen.items()}
         return {word: form for word, form in usual.items() if form != word}
 
 
 def choose(
-    probabilities: Floats, uniform: Floats, decoding: Decoding, banned: Sequence[Sequence[int]] = ()
+    probabilities: Floats,
+    uniform: Floats,
+    decoding: Decoding,
+    banned: Sequence[Sequence[int]] = (),
+    rows: Ints | None = None,
 ) -> tuple[Ints, Floats]:
-    """Return for each row a word, none of the row's ``banned``, and its log-probability before temperature and cuts."""
+    """Return for each number a word and its log-probability before temperature and cuts.
+
+    Numbers belong to ``rows`` of probabilities, by default one to each; no word is among its row's ``banned``.
+    """
+    rows = np.arange(len(probabilities)) if rows is None else rows
     allowed = probabilities.copy()
     allowed[:, [PAD, BEGIN, UNKNOWN]] = 0
     for row, out in zip(allowed, banned, strict=False):
         row[out] = 0
-    chosen: Ints = draw_tokens(allowed, uniform, decoding)
-    taken = np.take_along_axis(probabilities, chosen[:, None], 1)[:, 0]
+    chosen: Ints = draw_tokens(allowed, uniform, decoding, rows)
+    taken = probabilities[rows, chosen]
     return chosen, np.log(np.maximum(taken, 1e-30))
 
 
