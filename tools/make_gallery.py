@@ -25,7 +25,7 @@ PICTURES = DOCS / "images" / "gallery"
 PAGE = DOCS / "gallery.md"
 UNJUDGED = "not judged"
 WIDTH, HEIGHT = 1100, 760
-_ROW = re.compile(r"\| !\[\]\(images/gallery/([\w-]+)\.jpg\) \| (.+?) \| (.+?) \| ([\w ]+) \|")
+_ROW = re.compile(r"\| !\[[^]]*\]\(images/gallery/([\w-]+)\.jpg\) \| (.+?) \| (.+?) \| ([\w ]+) \|")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def read_verdicts(page: str) -> dict[tuple[str, str], str]:
 def render(captions: Mapping[str, Caption], verdicts: Mapping[tuple[str, str], str]) -> str:
     """Return the page."""
     rows = [
-        f"| ![](images/gallery/{name}.jpg) | {caption.text} | {caption.confidence or 0:.0%}"
+        f"| ![{SOURCES[name].what}](images/gallery/{name}.jpg) | {caption.text} | {caption.confidence or 0:.0%}"
         f"{', unsure' if caption.unsure else ''} | {verdicts.get((name, caption.text), UNJUDGED)} |"
         for name, caption in captions.items()
     ]

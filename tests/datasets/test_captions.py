@@ -66,7 +66,8 @@ def test_one_split_of_a_karpathy_file(tmp_path: Path):
         ("a.jsonl", '{"id": 1, "caption": "x"}\n{"id"', "a.jsonl:2: not valid json"),
         ("a.csv", "id,caption\n,x\n", "must be text or a whole number, not ''"),
         ("a.csv", "name,text\nx,y\n", "a.csv:2: expected an image id"),
-        ("a.txt", "x", "read from .json"),
+        ("a.xls", "x", "read from .json"),
+        ("a.txt", "x", "not a line of IMAGE#N"),
     ],
 )
 def test_bad_files_say_what_is_wrong(tmp_path: Path, name, content, message):

@@ -13,6 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from recap.datasets import PairFiles, Sentence, find_images, read_pairs, read_sentences, stream_pairs
+from recap.datasets.captions import read_references
 from recap.datasets.pairs import parquet_pairs, shard_pairs
 from recap.errors import InputError, RecapWarning
 from recap.types import Pair
@@ -48,6 +49,16 @@ def test_tables_may_hold_quoted_line_breaks(tmp_path: Path, suffix: str, delimit
     file = tmp_path / f"pairs{suffix}"
     file.write_text(f'caption{delimiter}image\n"a cat,\nasleep"{delimiter}a.jpg\n')
     assert as_tuples(read_pairs(file)) == [("a.jpg", ("a cat, asleep",))]
+
+
+def test_token_files(tmp_path: Path):
+    file = tmp_path / "Flickr8k.token.txt"
+    file.write_text("a#1.jpg#0\tA cat .\na#1.jpg#1\tCat\nb.jpg#0\tdog\n")
+    assert as_tuples(read_pairs(file)) == [("a#1.jpg", ("A cat .", "Cat")), ("b.jpg", ("dog",))]
+    assert read_references(file) == {"a#1.jpg": ["A cat .", "Cat"], "b.jpg": ["dog"]}
+    file.write_text("a.jpg\tA cat .\n")
+    with pytest.raises(InputError, match=r"token\.txt:1: not a line of IMAGE#N<tab>caption"):
+        read_pairs(file)
 
 
 def test_coco_captions(tmp_path: Path):

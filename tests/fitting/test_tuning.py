@@ -42,9 +42,14 @@ def halves(pairs: list[Pair], encoder_folder: Path) -> tuple[ReCap, Validation]:
     return captioner, rest
 
 
-def test_numbers_are_those_of_the_captions(halves: tuple[ReCap, Validation]):
+def test_numbers_are_those_of_the_captions(
+    halves: tuple[ReCap, Validation], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     captioner, rest = halves
-    numbers = tune_and_measure(captioner.configured(), rest).about.numbers
+    monkeypatch.setattr("recap.files.LOG_SECONDS", 0.0)
+    monkeypatch.setattr("recap.fitting.tuning.BATCH", 4)
+    numbers = tune_and_measure(captioner.configured(), rest, progress=True).about.numbers
+    assert "recap: validation: 4 of 6 after " in capsys.readouterr().err
     texts = [caption.text for caption in captioner.caption_vectors(rest.vectors)]
     assert numbers["cider_d"] == pytest.approx(100 * cider_d(texts, rest.references).value)
     assert numbers["pictures"] == 6

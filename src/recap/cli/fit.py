@@ -65,10 +65,10 @@ def fit(
     """Fit a pack to PAIRS of pictures and captions.
 
     PAIRS is a folder of pictures with .txt files of the same name (one caption a line), a .jsonl, .csv or .parquet file
-    with image and caption, a COCO or Karpathy .json with --images, webdataset shards (.tar, a folder or a pattern of
-    them), or vectors that recap embed made of any of these. Vectors are cached, so that a second fit takes seconds.
-    The pairs may lie in a bucket (s3://..., gs://...). Their vectors are then kept beside --out until the pack is
-    there, as with --ray.
+    with image and caption, a COCO or Karpathy .json or a token file of Flickr8k with --images, webdataset shards (.tar,
+    a folder or a pattern of them), or vectors that recap embed made of any of these. Vectors are cached, so that a
+    second fit takes seconds. The pairs may lie in a bucket (s3://..., gs://...). Their vectors are then kept beside
+    --out until the pack is there, as with --ray.
 
     With --update the pairs are added to a pack, as if it had been fitted to all of them at once. With --forget pictures
     and their captions are taken out, as if they had never been there; unless the pack keeps vectors, PAIRS has to hold

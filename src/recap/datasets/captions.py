@@ -26,6 +26,7 @@ from recap.datasets.records import (
     ID_FIELDS,
     IMAGE_FIELDS,
     SUFFIXES,
+    TOKEN_SUFFIXES,
     Record,
     as_captions,
     read_lines,
@@ -60,8 +61,8 @@ class Matched:
 def read_references(path: str | Path, *, split: str | None = None) -> Captions:
     """Return all captions of each image; ``split`` takes one of a Karpathy file, such as ``test``."""
     path = Path(path)
-    if path.suffix.lower() not in SUFFIXES:
-        raise InputError(f"{path}: captions are read from {', '.join(SUFFIXES)} files")
+    if path.suffix.lower() not in (*SUFFIXES, *TOKEN_SUFFIXES):
+        raise InputError(f"{path}: captions are read from {', '.join(SUFFIXES)} or token files (.txt)")
     return collect(map(_caption_of, read_records(path, splits=split and [split])), str(path))
 
 

@@ -27,6 +27,7 @@ from recap.datasets.records import (
     ID_FIELDS,
     IMAGE_FIELDS,
     SUFFIXES,
+    TOKEN_SUFFIXES,
     MissingCaptionError,
     OnBroken,
     Record,
@@ -114,9 +115,9 @@ def _scan(path: Path, splits: Collection[str] | None) -> Iterator[NamedCaptions 
     """Return the pictures of a folder or file that names them, with their captions."""
     if path.is_dir():
         return _scan_sidecars(path)
-    if path.suffix.lower() not in SUFFIXES:
+    if path.suffix.lower() not in (*SUFFIXES, *TOKEN_SUFFIXES):
         known = ", ".join(sorted({*SUFFIXES, ".tar"}))
-        raise InputError(f"{path}: pairs are read from a folder, or from {known} files")
+        raise InputError(f"{path}: pairs are read from a folder, or from {known} or token files (.txt)")
     return map(_named_captions, scan_records(path, splits=splits, named=True))
 
 

@@ -26,6 +26,8 @@ CAPTION_FIELDS = ("captions", "caption", "text", "references", "refs", "report")
 KARPATHY_TRAIN = ("train", "restval")
 """The splits of a Karpathy file that are for fitting."""
 
+TOKEN_LINE = "a line of IMAGE#N<tab>caption, as Flickr8k has them"
+
 PARQUET_ROWS = 64
 """Rows of a Parquet file in memory at a time: a picture inside the table may have megabytes."""
 
@@ -188,6 +190,15 @@ def _scan_table(path: Path, splits: Collection[str] | None, named: bool) -> Iter
         raise InputError(f"{path}:{rows.line_num}: not a readable table ({error})") from error
 
 
+def _scan_tokens(path: Path, splits: Collection[str] | None, named: bool) -> Iterator[Record | InputError]:
+    """Yield the lines of a token file of Flickr8k or Flickr30k: ``IMAGE#N<tab>caption``."""
+    for number, line in read_lines(path):
+        name, tab, caption = line.partition("\t")
+        where, (image, mark, _) = f"{path}:{number}", name.rpartition("#")
+        known = bool(tab and mark)
+        yield Record(where, {"image": image, "caption": caption}) if known else InputError(f"{where}: not {TOKEN_LINE}")
+
+
 def _scan_parquet(path: Path, splits: Collection[str] | None, named: bool) -> Iterator[Record | InputError]:
     return read_rows(path)
 
@@ -310,6 +321,10 @@ _READERS: dict[str, _Reader] = {
     ".csv": _scan_table,
     ".tsv": _scan_table,
     ".parquet": _scan_parquet,
+    ".txt": _scan_tokens,
+    ".token": _scan_tokens,
 }
 
-SUFFIXES = tuple(_READERS)
+SUFFIXES = tuple(suffix for suffix in _READERS if _READERS[suffix] is not _scan_tokens)
+TOKEN_SUFFIXES = tuple(suffix for suffix in _READERS if suffix not in SUFFIXES)
+"""Of token files; elsewhere text is a caption a line."""

@@ -151,7 +151,7 @@ def finish_fit(
     if measure or tune:
         from recap.fitting.tuning import tune_and_measure
 
-        captioner = tune_and_measure(captioner, encoded.validation, tune=tune)
+        captioner = tune_and_measure(captioner, encoded.validation, tune=tune, progress=progress)
         captioner.seconds = {**captioner.seconds, "validation": time.perf_counter() - started}
     if calibrate:
         from recap.fitting.confidence import calibrate_fitted

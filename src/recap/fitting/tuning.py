@@ -19,13 +19,14 @@ import numpy.typing as npt
 from recap.datastore import CaptionStore, SearchResult
 from recap.encoders import TextEncoder
 from recap.errors import InputError
+from recap.files import progress_bar
 from recap.fitting.fit import Validation
 from recap.language import Decoding, LanguageModel
 from recap.language.words import words
 from recap.metrics.cider import CiderD
-from recap.packs.settings import Settings
+from recap.packs.settings import BATCH, Settings
 from recap.selection import RULES
-from recap.types import Draft, Evidence, Prompt, Vectors
+from recap.types import Caption, Draft, Evidence, Prompt, Vectors
 
 if TYPE_CHECKING:
     from recap.captioner import ReCap
@@ -66,7 +67,7 @@ class Trial:
     chosen: bool
 
 
-def tune_and_measure(captioner: C, validation: Validation, *, tune: bool | Tell = False) -> C:
+def tune_and_measure(captioner: C, validation: Validation, *, tune: bool | Tell = False, progress: bool = False) -> C:
     """Return the captioner with what it reaches on validation pictures in ``about``; settings chosen first if wanted.
 
     Where ``tune`` can be called, it is told of every trial.
@@ -78,18 +79,18 @@ def tune_and_measure(captioner: C, validation: Validation, *, tune: bool | Tell 
     twin = add_cache(captioner)
     chosen: tuple[str, ...] = ()
     if tune:
-        trials = _greedy(twin, validation, tune if callable(tune) else None)
+        trials = _greedy(twin, validation, tune if callable(tune) else None, progress)
         best = {trial.parameter: trial.value for trial in trials if trial.chosen}
         captioner, twin = captioner.configured(**best), twin.configured(**best)
         chosen = tuple(f"{name} {value}" for name, value in best.items())
-    captioner.about = captioner.about.but(numbers=measure(twin, validation), tuned=chosen)
+    captioner.about = captioner.about.but(numbers=measure(twin, validation, progress=progress), tuned=chosen)
     return captioner
 
 
-def measure(captioner: ReCap, validation: Validation) -> dict[str, float]:
+def measure(captioner: ReCap, validation: Validation, *, progress: bool = False) -> dict[str, float]:
     """Return CIDEr-D of the captions and of the nearest captions alone, in points, and recalls in per cent."""
     scorer = CiderD([insert_spaces(texts) for texts in validation.references])
-    captions = captioner.caption_vectors(validation.vectors)
+    captions = _captions(captioner, validation, "validation", progress)
     nearest = [caption.evidence[0].text for caption in captions]
     return {
         "pictures": len(validation),
@@ -99,24 +100,34 @@ def measure(captioner: ReCap, validation: Validation) -> dict[str, float]:
     }
 
 
-def _greedy(captioner: ReCap, validation: Validation, tell: Tell | None) -> list[Trial]:
+def _captions(captioner: ReCap, validation: Validation, what: str, progress: bool) -> list[Caption]:
+    """Return the captions of the validation pictures, with a bar."""
+    captions: list[Caption] = []
+    with progress_bar(total=len(validation), desc=what, unit="image", leave=False, progress=progress) as bar:
+        for start in range(0, len(validation), BATCH):
+            captions += captioner.caption_vectors(validation.vectors[start : start + BATCH])
+            bar.update(min(BATCH, len(validation) - start))
+    return captions
+
+
+def _greedy(captioner: ReCap, validation: Validation, tell: Tell | None, progress: bool) -> list[Trial]:
     grid, model = dict(GRID), captioner.language_model
     if captioner.encoder.shares_space:
         grid["method"] = (*grid["method"], "beta-procrustes", "identity")
     if model is None:
-        return _try_in_turn(captioner, grid, validation, tell)
+        return _try_in_turn(captioner, grid, validation, tell, progress)
     rest = {"selection": grid.pop("selection"), **WRITER_GRID}
     if getattr(model, "reads_pool", False):
         del rest["k"]
-    trials = _try_in_turn(captioner.configured(candidates="retrieved"), grid, validation, tell)
+    trials = _try_in_turn(captioner.configured(candidates="retrieved"), grid, validation, tell, progress)
     captioner = captioner.configured(**{trial.parameter: trial.value for trial in trials if trial.chosen})
     step = -(-len(validation) // WRITTEN)
     few = Validation(validation.ids[::step], validation.references[::step], validation.vectors[::step])
-    return trials + _try_in_turn(captioner, rest, few, tell)
+    return trials + _try_in_turn(captioner, rest, few, tell, progress)
 
 
 def _try_in_turn(
-    captioner: ReCap, grid: dict[str, tuple[Any, ...]], validation: Validation, tell: Tell | None
+    captioner: ReCap, grid: dict[str, tuple[Any, ...]], validation: Validation, tell: Tell | None, progress: bool
 ) -> list[Trial]:
     """Return the trials of a greedy search."""
     scorer = CiderD([insert_spaces(texts) for texts in validation.references])
@@ -129,8 +140,8 @@ def _try_in_turn(
         for value in dict.fromkeys((now, *values)):
             candidate = captioner.configured(**{parameter: value})
             if candidate.settings not in known:
-                texts = [caption.text for caption in candidate.caption_vectors(validation.vectors)]
-                known[candidate.settings] = _points(scorer, texts)
+                captions = _captions(candidate, validation, f"{parameter} {value}", progress)
+                known[candidate.settings] = _points(scorer, [caption.text for caption in captions])
             tried.append((known[candidate.settings], candidate, value))
         best = max(tried, key=lambda trial: trial[0])
         captioner = best[1]

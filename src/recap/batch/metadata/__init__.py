@@ -189,7 +189,8 @@ def _format(path: Path, data: bytes) -> _Format:
     # the raw files of many cameras are TIFFs inside, with rules of their own
     if data[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+") and path.suffix.lower() in (".tif", ".tiff"):
         return _Format(read_tiff, write_tiff)
-    raise InputError(f"{path}: descriptions are written into JPEG, PNG, WebP and TIFF files only; use sidecar files")
+    message = "captions and keywords are written into JPEG, PNG, WebP and TIFF files only; --sidecars puts them beside"
+    raise InputError(f"{path}: {message}")
 
 
 def _put(path: Path, data: bytes, *, like: Path) -> None:
