@@ -116,7 +116,7 @@ def test_a_language_model_is_tried_on_some_of_the_pictures(
     model = Scripted()
     model.reads_pool = True  # type: ignore[attr-defined]
     monkeypatch.setattr("recap.fitting.tuning.WRITTEN", 2)
-    monkeypatch.setattr("recap.fitting.tuning.measure", lambda *_: {})
+    monkeypatch.setattr("recap.fitting.tuning.measure", lambda *_, **__: {})
     trials: list[Trial] = []
     tune_and_measure(captioner.configured(language_model=model), rest, tune=trials.append)
     assert len({vector for _, _, vector, _ in model.asked}) == 2
