@@ -9,6 +9,7 @@ which is measured once on our own sentences; without it the cosine with the floa
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -115,6 +116,47 @@ def quantize(model: onnx.ModelProto, feeds: Iterable[Feed]) -> onnx.ModelProto:
             graph.nodes.append(node)
     used = {name for node in graph.nodes for name in node.input}
     weights = [tensor for tensor in model.graph.initializer if tensor.name in used] + graph.weights()
+    inputs, outputs = list(model.graph.input), list(model.graph.output)
+    made = _model(helper.make_graph(graph.nodes, model.graph.name, inputs, outputs, weights))
+    return halve(made) if saturates() else made
+
+
+@cache
+def saturates() -> bool:
+    """Tell whether this processor, or what onnxruntime makes of it, cuts sums of two products at 16 bits.
+
+    Without VNNI it does: one output in thirty of our own sentences would be wrong.
+    """
+    import onnxruntime
+
+    graph = _Graph({})
+    graph.node("MatMulInteger", ["x", graph.constant("matrix", np.full((64, 32), 127, np.int8))], "sums")
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.UINT8, [None, 64])
+    sums = helper.make_tensor_value_info("sums", onnx.TensorProto.INT32, [None, 32])
+    model = _model(helper.make_graph(graph.nodes, "largest", [x], [sums], graph.weights()))
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {"x": np.full((4, 64), 255, np.uint8)})
+    return bool((found != 64 * 255 * 127).any())
+
+
+def halve(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a graph in 8 bits with each matrix as the sum of two in 7: twice the work, the same integers anywhere."""
+    matrices = {tensor.name: tensor for tensor in model.graph.initializer}
+    graph = _Graph({})
+    for node in model.graph.node:
+        if node.op_type != "MatMulIntegerToFloat":
+            graph.nodes.append(node)
+            continue
+        (x, name, _, steps, zero), output = node.input, node.output[0]
+        whole = numpy_helper.to_array(matrices.pop(name)).astype(np.int16)
+        sums = []
+        for part, half in enumerate((whole // 2, whole - whole // 2)):
+            matrix = graph.constant(f"{name}.{part}", half.astype(np.int8))
+            sums.append(graph.node("MatMulInteger", [x, matrix, zero], f"{output}.{part}"))
+        graph.node("Add", sums, f"{output}.sum")
+        graph.node("Cast", [f"{output}.sum"], f"{output}.float", to=onnx.TensorProto.FLOAT)
+        graph.node("Mul", [f"{output}.float", steps], output)
+    weights = [*matrices.values(), *graph.weights()]
     inputs, outputs = list(model.graph.input), list(model.graph.output)
     return _model(helper.make_graph(graph.nodes, model.graph.name, inputs, outputs, weights))
 
