@@ -56,6 +56,7 @@ TABLES = (
     Made("fit", 1, "fit.py"),
     Made("retrieval", 2, "retrieval.py"),
     Made("metrics", 3, "metrics.py"),
+    Made("peers", 15, "peers.py"),
     Made("judgement", 5, "judgement.py --flickr8k DATA/flickr8k"),
     Made("captions-coco", 20, "captions.py coco DATA/coco"),
     Made("captions-coco-large", 30, "captions.py coco DATA/coco --encoder builtin-large"),
