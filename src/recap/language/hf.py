@@ -214,7 +214,7 @@ def _read(model: Any, ids: list[list[int]], seq2seq: bool) -> _Reading:
 
 
 def load_int8(source: str, *, device: str = "cpu", threads: int | None = None) -> HuggingFaceModel:
-    """Return a model whose weights are in int8: on a CPU, three times the sentences of ``generate`` and more."""
+    """Return a model whose weights are in int8: faster on a CPU."""
     return HuggingFaceModel(source, device=device, threads=threads, int8=True)
 
 
