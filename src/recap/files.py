@@ -290,7 +290,7 @@ def progress_bar(items: Iterable[Any] | None = None, *, progress: bool | None, *
     ``progress=False`` shows nothing; the other options are those of tqdm.
     """
     if progress is False:
-        return _NoBar(items or ())
+        return _NoBar(() if items is None else items)
     from tqdm import tqdm
 
     if sys.stderr.isatty():
@@ -314,6 +314,9 @@ class _NoBar(AbstractContextManager[Any]):
 
     def update(self, count: int = 1) -> None:
         """Nobody looks."""
+
+    def set_description(self, *_: object, **__: object) -> None:
+        """Nobody reads."""
 
 
 class _LogLines(io.TextIOBase):

@@ -244,7 +244,7 @@ def test_scores_are_those_of_the_metrics(world: tuple[ReCap, Validation, Validat
 class Reader:
     """Stands in for spaCy: a wall, and its colour where the sentence names one."""
 
-    def parse(self, captions: Sequence[str]) -> list[SceneGraph]:
+    def parse(self, captions: Sequence[str], *, progress: bool = False) -> list[SceneGraph]:
         return [self.graph(text.split()) for text in captions]
 
     def graph(self, words: list[str]) -> SceneGraph:

@@ -43,7 +43,7 @@ class Reader:
     def __init__(self, graphs):
         self.graphs = graphs
 
-    def parse(self, captions):
+    def parse(self, captions, *, progress=False):
         return [self.graphs[caption] for caption in captions]
 
 
