@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from recap.datastore import CaptionRow, Datastore, DiskStore
 from recap.datastore.base import Columns, Filters
-from recap.datastore.manifest import column_numbers
-from recap.datastore.segments import SMALL_BLOCK, Segment, Segments, count_joined
+from recap.datastore.manifest import column_numbers, count_joined
+from recap.datastore.segments import SMALL_BLOCK, Segment, Segments
 from recap.errors import InputError, PackError
 
 SOURCES, IMAGES = ["", "a", "b"], ["", "i", "j", "k"]

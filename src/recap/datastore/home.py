@@ -19,11 +19,13 @@ from recap.datastore.index import RECALL_K, RECALL_QUERIES, Searcher
 from recap.datastore.manifest import (
     MANIFEST,
     OURS,
+    SMALL_SEGMENT,
     BuiltIndex,
     Manifest,
     Removal,
     StoredFile,
     StoredSegment,
+    count_joined,
     map_matrix,
     read_manifest,
     write_manifest,
@@ -31,11 +33,9 @@ from recap.datastore.manifest import (
 )
 from recap.datastore.segments import (
     PIECE,
-    SMALL_SEGMENT,
     Part,
     Segment,
     Segments,
-    count_joined,
     encode_sources,
     joined_table,
 )

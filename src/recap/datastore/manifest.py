@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -51,6 +51,9 @@ MAX_ROW_BYTES = 4096
 """Limit of the texts of a row, on average."""
 ALLOWANCE = 64 << 20
 """Bytes that a table may have besides."""
+
+SMALL_SEGMENT = 16_384
+"""A segment on disk of no more captions is joined with what comes after it, once that is half as much."""
 
 
 class _Checked:
@@ -254,6 +257,21 @@ def map_matrix(path: Path, name: str, dtype: str, shape: tuple[int, ...]) -> npt
         raise PackError(f"{path} is missing; the store needs it") from error
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise PackError(f"{path} is not a readable safetensors file: {error}") from error
+
+
+def count_joined(rows: Sequence[int], new: int, small: int = SMALL_SEGMENT) -> int:
+    """Return how many of the last segments, given by their rows, are to be written again with ``new`` captions.
+
+    What stays is more than twice as large as what follows it, or not ``small``: so there are few segments, and a
+    caption is written again only as many times as its segment doubles.
+    """
+    joined = 0
+    for size in reversed(rows):
+        if size > min(small, 2 * new):
+            break
+        new += size
+        joined += 1
+    return joined
 
 
 def read_table(source: Path, columns: Mapping[str, str], rows: int | None = None) -> Any:

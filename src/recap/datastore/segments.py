@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recap.datastore.base import CaptionRow, Columns, Filters, Ids, Mask, Names, names
-from recap.datastore.manifest import column_numbers, map_matrix, read_table
+from recap.datastore.manifest import column_numbers, count_joined, map_matrix, read_table
 from recap.errors import InputError, PackError
 from recap.types import Vectors, unit_rows
 
@@ -23,11 +23,8 @@ COLUMNS = {"id": "int", "text": "text", "source": "text", "synthetic": "bool", "
 PIECE = 16_384
 """Rows that are read or written at a time."""
 
-SMALL_SEGMENT = 16_384
-"""A segment on disk of no more captions is joined with what comes after it, once that is half as much."""
-
 SMALL_BLOCK = 4096
-"""The same for a segment in memory, so that single additions do not pile up."""
+"""As ``SMALL_SEGMENT`` for a segment in memory, so that single additions do not pile up."""
 
 FULLY_VALIDATED = 1_000_000
 """Up to so many captions every id and offset of an Arrow file is checked before it is used."""
@@ -319,21 +316,6 @@ class Segments:
         if not there.all():
             raise InputError(f"no caption has the id {wanted[~there].flat[0]}")
         return places
-
-
-def count_joined(rows: Sequence[int], new: int, small: int = SMALL_SEGMENT) -> int:
-    """Return how many of the last segments, given by their rows, are to be written again with ``new`` captions.
-
-    What stays is more than twice as large as what follows it, or not ``small``: so there are few segments, and a
-    caption is written again only as many times as its segment doubles.
-    """
-    joined = 0
-    for size in reversed(rows):
-        if size > min(small, 2 * new):
-            break
-        new += size
-        joined += 1
-    return joined
 
 
 def join(parts: Sequence[Part]) -> Segment:
