@@ -5,6 +5,8 @@ Slopes against finite differences, losses against the definition, and the estima
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.linalg import orthogonal_procrustes
@@ -256,7 +258,7 @@ def test_lfa_draws_heavier_texts_oftener_and_none_without_weight() -> None:
 
 def test_lfa_starts_from_beta_procrustes_where_the_dimensions_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     images, texts, groups = related(50, 6, 6)
-    monkeypatch.setattr(g.rerank, "__defaults__", (g.Schedule(iterations=0),))
+    monkeypatch.setattr(g, "LFA", replace(g.LFA, iterations=0))
     trained = LinearAlignment("lfa", beta=0.25).fit(images, texts, groups)
     blended = LinearAlignment("beta-procrustes", beta=0.25).fit(images, texts, groups)
     assert np.allclose(trained.W_, blended.W_, atol=1e-6)

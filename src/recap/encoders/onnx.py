@@ -67,7 +67,7 @@ def open_session(path: Path, *, device: str = "cpu") -> Any:
 
 def open_sessions(paths: Sequence[Path], *, device: str = "cpu") -> list[Any]:
     """Open several ONNX files side by side: onnxruntime optimises each in a thread of ours."""
-    with ThreadPoolExecutor(len(paths)) as threads:
+    with ThreadPoolExecutor(min(len(paths), cores())) as threads:
         return list(threads.map(lambda path: open_session(path, device=device), paths))
 
 

@@ -29,6 +29,7 @@ from recap.alignment import LinearAlignment, PairStatistics
 from recap.confidence import Calibration
 from recap.datastore import CaptionStore, DatastoreView, MutableStore
 from recap.encoders import Encoder
+from recap.encoders.network import cores
 from recap.errors import PackError, RecapError, damaged
 from recap.files import atomic_folder, atomic_write, exclusive, file_sha256, leftovers
 from recap.language import LanguageModel, load_language_model
@@ -197,7 +198,7 @@ def _read(
 ) -> PackContents:
     folder = config.folder
     model = config.language_model if language_model is None else language_model
-    with ThreadPoolExecutor(2) as threads:  # most of the time goes into the networks
+    with ThreadPoolExecutor(min(2, cores())) as threads:  # most of the time goes into the networks
         encoder = threads.submit(config.load_encoder, device, cache)
         loaded = threads.submit(resolve_language_model, model, device)
         contents = PackContents(
