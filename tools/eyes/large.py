@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from onnx_files import export_module
 from torch import Tensor, nn
@@ -75,7 +74,7 @@ class Seen:
         self.work, self.folder = work, work / "patches"
         self.vectors = np.load(work / "vectors.npy", mmap_mode="r")
         self.details = np.load(work / "details.npy", mmap_mode="r")
-        self._open: dict[int, npt.NDArray[np.float16]] = {}
+        self._patches = Pictures(self.folder)
 
     def there(self) -> Rows:
         """Return the numbers of the records that have patches."""
@@ -86,13 +85,7 @@ class Seen:
     def rows(self, numbers: Rows) -> tuple[Tensor, Tensor]:
         """Return the rows of the eyes and the patches."""
         rows = np.concatenate([self.vectors[numbers], self.details[numbers]], axis=1)
-        patches = np.stack([self._shard(number // SHARD)[number % SHARD] for number in numbers.tolist()])
-        return torch.from_numpy(rows).float(), torch.from_numpy(patches).float().unflatten(1, (GRID, GRID))  # type: ignore[no-untyped-call]
-
-    def _shard(self, number: int) -> npt.NDArray[np.float16]:
-        if number not in self._open:
-            self._open[number] = np.load(self.folder / f"{number:05}.npy", mmap_mode="r")
-        return self._open[number]
+        return torch.from_numpy(rows).float(), self._patches.maps(numbers).unflatten(1, (GRID, GRID))  # type: ignore[no-untyped-call]
 
 
 def extract(records: Sequence[Record], mirror: Mirror, work: Path, network: Path, part: int, parts: int) -> None:

@@ -102,7 +102,7 @@ def caption_files(
     run = BatchRun(journal, sinks, failed, generated_by, min_confidence)
     pending = [path for path in paths if not run.recall(path)]
     if pending and parts is None:
-        # the index of captions is built by the first search: neither the bar nor the speed should count that
+        # the first search reads the captions from disk: neither the bar nor the speed should count that
         captioner.datastore.search(np.ones((1, captioner.datastore.dimension), np.float32), 1)
     started = time.perf_counter()
     known = journal.place_of_content if journal else lambda sha256: None
