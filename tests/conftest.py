@@ -7,7 +7,8 @@ import json
 import sys
 import tarfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -23,10 +24,11 @@ from PIL import Image
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from recap.captioner import ReCap
-from recap.encoders import Encoder, load_encoder
+from recap.encoders import Encoder, ImageEncoder, load_encoder
+from recap.errors import ImageError
 from recap.language.words import surface_words
 from recap.parallel.runners import Runner
-from recap.types import Pair
+from recap.types import ImageLike, Pair, Vectors
 
 # how long an example takes says something about the machine, not about recap
 settings.register_profile("recap", deadline=None)
@@ -131,6 +133,29 @@ def paint(path: Path, rgb: tuple[int, int, int], seed: int) -> Path:
 @pytest.fixture(scope="session")
 def encoder(encoder_folder: Path) -> Encoder:
     return load_encoder(f"onnx:{encoder_folder}")
+
+
+class Detailed:
+    """An image encoder with two more numbers behind each vector: its first two."""
+
+    details, sight = 2, "first two"
+
+    def __init__(self, plain: ImageEncoder) -> None:
+        self.plain = plain
+        self.name, self.fingerprint, self.dimension = plain.name, plain.fingerprint, plain.dimension
+
+    def encode_images(self, images: Sequence[ImageLike], *, progress: bool = False) -> Vectors:
+        return self.plain.encode_images(images, progress=progress)
+
+    def encode_each(self, images: Iterable[ImageLike], *, details: bool = False) -> Iterator[Vectors | ImageError]:
+        for row in self.plain.encode_each(images):
+            yield np.append(row, row[:2]) if details and not isinstance(row, ImageError) else row
+
+
+@pytest.fixture(scope="session")
+def detailed_encoder(encoder: Encoder) -> Encoder:
+    """The encoder, with details for a language model whose ``sight`` is "first two"."""
+    return replace(encoder, image=Detailed(encoder.image))
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,6 @@
 import io
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,11 +10,11 @@ from PIL import Image
 
 from recap import LinearAlignment, PairStatistics, ReCap
 from recap.datastore import Datastore, DatastoreView
-from recap.encoders import Encoder, ImageEncoder, load_encoder
+from recap.encoders import Encoder, load_encoder
 from recap.errors import EncoderMismatchError, ImageError, InputError, PackError, RecapWarning
 from recap.language import Decoding, PromptTooLongError
 from recap.metrics import evaluate
-from recap.types import Draft, ImageLike, Pair, Prompt, Vectors
+from recap.types import Draft, Pair, Prompt
 
 
 class Scripted:
@@ -364,35 +363,20 @@ def test_a_pack_that_is_none_says_so(tmp_path: Path):
 class Looking(Scripted):
     """A scripted model that reads details of a sight."""
 
-    sight = "darkest"
+    sight = "first two"
 
 
-class Dark:
-    """An image encoder with two more numbers behind each vector."""
-
-    details, sight = 2, "darkest"
-
-    def __init__(self, plain: ImageEncoder) -> None:
-        self.plain = plain
-        self.name, self.fingerprint, self.dimension = plain.name, plain.fingerprint, plain.dimension
-
-    def encode_images(self, images: Sequence[ImageLike], *, progress: bool = False) -> Vectors:
-        return self.plain.encode_images(images, progress=progress)
-
-    def encode_each(self, images: Iterable[ImageLike], *, details: bool = False) -> Iterator[Vectors | ImageError]:
-        for row in self.plain.encode_each(images):
-            wide = details and not isinstance(row, ImageError)
-            yield np.append(row, np.array([7, 8], np.float32)) if wide else row
-
-
-def test_a_model_that_looks_is_given_the_details(captioner: ReCap, new_pictures: dict[str, Path]):
+def test_a_model_that_looks_is_given_the_details(
+    captioner: ReCap, detailed_encoder: Encoder, new_pictures: dict[str, Path]
+):
     twin = captioner.configured()
-    twin.encoder = replace(captioner.encoder, image=Dark(captioner.encoder.image))
+    twin.encoder = detailed_encoder
     model, other = Looking("a red wall"), Scripted("a red wall")
     twin.configured(language_model=model).caption(new_pictures["red"])
     twin.configured(language_model=other).caption(new_pictures["red"])
+    (vector,) = detailed_encoder.encode_images([new_pictures["red"]])
     assert model.prompts[0].details is not None
-    assert (model.prompts[0].details.tolist(), model.prompts[0].sight) == ([7.0, 8.0], "darkest")
+    assert (model.prompts[0].details.tolist(), model.prompts[0].sight) == (vector[:2].tolist(), "first two")
     assert other.prompts[0].details is None
     assert model.prompts[0].vector == pytest.approx(other.prompts[0].vector)
     looking = twin.configured(language_model=model)
@@ -401,3 +385,6 @@ def test_a_model_that_looks_is_given_the_details(captioner: ReCap, new_pictures:
     assert looking.retrieve_vectors(rows[:1]) == captioner.retrieve_vectors(looking.vectors_of(rows[:1]))
     looking.caption_vectors(looking.vectors_of(rows))
     assert model.prompts[-1].details is None
+    rows[1, -2:] = np.nan
+    looking.caption_vectors(rows[:3])
+    assert [prompt.details is None for prompt in model.prompts[-3:]] == [False, True, False]

@@ -1,6 +1,5 @@
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,8 @@ from recap.confidence import (
     withheld_below,
 )
 from recap.datasets import PairFiles
-from recap.encoders import ImageEncoder, load_encoder
-from recap.errors import ImageError, InputError, PackError, RecapWarning
+from recap.encoders import Encoder
+from recap.errors import InputError, PackError, RecapWarning
 from recap.fitting.confidence import Judge, KnownPictures, fit_calibration, own_rows
 from recap.fitting.embedding import embed
 from recap.fitting.vectors import VectorFolder
@@ -35,7 +34,7 @@ from recap.packs.builtin import packaged_file
 from recap.packs.folder import CONFIDENCE
 from recap.parallel.parts import find_parts
 from recap.selection import RULES, Proposals, by_consensus
-from recap.types import Caption, Draft, Evidence, ImageLike, Pair, Prompt
+from recap.types import Caption, Draft, Evidence, Pair, Prompt
 
 EVIDENCE = tuple(
     Evidence(text, similarity)
@@ -436,7 +435,7 @@ def test_a_minimum_needs_a_calibration_of_the_same_map():
 class Looking(Writer):
     """A model that reads details of the pictures, and notes them."""
 
-    sight = "darkest"
+    sight = "first two"
 
     def __init__(self) -> None:
         self.seen: list[bool] = []
@@ -446,29 +445,11 @@ class Looking(Writer):
         return super().write(prompts, decoding)
 
 
-class Detailed:
-    """An image encoder with one more number behind each vector."""
-
-    details, sight = 1, "darkest"
-
-    def __init__(self, plain: ImageEncoder) -> None:
-        self.plain = plain
-        self.name, self.fingerprint, self.dimension = plain.name, plain.fingerprint, plain.dimension
-
-    def encode_images(self, images: Sequence[ImageLike], *, progress: bool = False) -> np.ndarray:
-        return self.plain.encode_images(images, progress=progress)
-
-    def encode_each(self, images: Iterable[ImageLike], *, details: bool = False) -> Iterator[np.ndarray | ImageError]:
-        for row in self.plain.encode_each(images):
-            yield np.append(row, np.float32(7)) if details and not isinstance(row, ImageError) else row
-
-
 @pytest.mark.parametrize("kind", ["memory", "files", "bucket"])
 def test_a_model_that_looks_is_calibrated_on_what_it_sees(
-    many: list[Pair], encoder_folder: Path, tmp_path: Path, kind: str
+    many: list[Pair], detailed_encoder: Encoder, tmp_path: Path, kind: str
 ):
-    plain = load_encoder(f"onnx:{encoder_folder}")
-    encoder, model = replace(plain, image=Detailed(plain.image)), Looking()
+    encoder, model = detailed_encoder, Looking()
     pairs: Any = many
     if kind != "memory":
         folder = tmp_path / "pairs"

@@ -77,7 +77,7 @@ class ReCap(FittedPack):
     def encode_each(self, images: Iterable[ImageLike]) -> Iterator[Vectors | ImageError]:
         """Yield for each image what ``caption_vectors`` takes, or the reason why there is none.
 
-        That is its vector, and behind it the details that the language model can read.
+        That is its vector, and behind it the details that the language model can read, or NaN where they are unknown.
         """
         return self.encoder.encode_each(images, details=self.looks)
 
@@ -240,7 +240,8 @@ class ReCap(FittedPack):
 
         def prompt(row: int, k: int) -> Prompt:
             texts = [item.text for item in evidence[row]]
-            sight = {} if details is None else {"details": details[row], "sight": self.encoder.sight}
+            seen = None if details is None or np.isnan(details[row, 0]) else details[row]
+            sight = {} if seen is None else {"details": seen, "sight": self.encoder.sight}
             made = template.render(texts[:k], vector=queries[row])
             return replace(made, space=self.encoder.text.fingerprint, pool=texts[: settings.pool], **sight)
 

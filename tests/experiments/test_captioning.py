@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from recap.datasets import read_flickr8k
 from recap.errors import InputError
 from recap.experiments import Setup, run_experiment
 from recap.experiments.data import Bench, Split
+from recap.experiments.efficiency import measured_recap
 from recap.experiments.study import Study, caption_settings, judged_note, points, score_systems
 from recap.experiments.table import Row, Table
 from recap.language import Decoding
@@ -246,6 +248,11 @@ def test_the_writer_looks_at_pictures_that_are_at_hand(data: Path, monkeypatch: 
     study.caption(alignment, known)
     assert looked == [False] * len(test.ids)
     assert [" (from vectors alone)" in study.titled(split) for split in (test, known)] == [False, True]
+    looked.clear()
+    run_experiment("dal", Setup(data, options={"samples": "1", "rounds": "1", "ks": "3", "metrics": "cider-d"}))
+    measured_recap(study, study.train, test, test, time.process_time)
+    assert looked
+    assert all(looked)
 
 
 def test_fewer_lies_are_better(data: Path, encoder_folder: Path, tmp_path: Path) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from recap import ReCap
 from recap.alignment import LinearAlignment
 from recap.datastore import Datastore
-from recap.encoders import load_encoder
+from recap.encoders import Encoder, load_encoder
 from recap.errors import InputError
 from recap.files import RUN, write_json
 from recap.fitting import augmentation
@@ -60,6 +63,38 @@ def world(pairs: list[Pair], encoder_folder: Path) -> tuple[ReCap, Validation, V
         fitted, encoder=encoder, language_model=Scripted(), source="walls", candidates="lm", selection="cosine"
     )
     return captioner, training_pictures(encoded), encoded.validation
+
+
+class Looking(Scripted):
+    """One that reads details of the pictures, and notes them."""
+
+    sight = "first two"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[float, ...]] = []
+
+    def one(self, prompt: Prompt) -> list[Draft]:
+        self.seen.append(() if prompt.details is None else tuple(prompt.details.tolist()))
+        return super().one(prompt)
+
+
+@pytest.mark.parametrize("kind", ["files", "memory"])
+def test_a_model_that_looks_sees_training_and_validation_pictures(
+    pairs: list[Pair], detailed_encoder: Encoder, tmp_path: Path, kind: str
+):
+    if kind == "memory":
+        pairs = [replace(pair, image=Image.open(str(pair.image)).convert("RGB")) for pair in pairs]
+    fitted = [pair for number, pair in enumerate(pairs) if number % 3]
+    model = Looking()
+    options: dict[str, Any] = {"candidates": "lm", "selection": "cosine", "calibrate": False}
+    captioner = ReCap.fit(fitted, encoder=detailed_encoder, language_model=model, **options)
+    augment_pairs(captioner, fitted, pairs[::3], metric="aclip-s", rounds=1, ks=(3,), state=tmp_path)
+    vectors = detailed_encoder.encode_images([pair.image for pair in pairs])
+    assert set(model.seen) == {tuple(row) for row in vectors[:, :2].tolist()}
+    blind = captioner.configured(language_model=Scripted())
+    with pytest.raises(InputError, match="pictures looked at"):
+        augment_pairs(blind, fitted, pairs[::3], metric="aclip-s", rounds=1, ks=(3,), state=tmp_path)
 
 
 def judge_of(captioner: ReCap) -> LinearAlignment:

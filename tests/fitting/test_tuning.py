@@ -2,13 +2,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from recap import ReCap
 from recap.datastore import Datastore
-from recap.encoders import load_encoder
+from recap.encoders import Encoder, load_encoder
 from recap.encoders.network import BatchedImageEncoder, CachedTextEncoder
 from recap.errors import InputError
 from recap.fitting.fit import Validation, encode_pairs
@@ -29,6 +30,20 @@ class Scripted:
     def write(self, prompts: Sequence[Prompt], decoding: Decoding) -> list[list[Draft]]:
         self.asked += [(p.text, tuple(p.pool), p.vector.tobytes(), decoding) for p in prompts if p.vector is not None]
         return [[Draft(prompt.captions[-1], -1.0)] * decoding.samples for prompt in prompts]
+
+
+class Looking(Scripted):
+    """One that reads details of the pictures, and notes them."""
+
+    sight = "first two"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[list[float] | None] = []
+
+    def write(self, prompts: Sequence[Prompt], decoding: Decoding) -> list[list[Draft]]:
+        self.seen += [None if prompt.details is None else prompt.details.tolist() for prompt in prompts]
+        return super().write(prompts, decoding)
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +76,32 @@ def test_numbers_are_those_of_the_captions(
     best = [captions[row] in rest.references[n] for n, row in enumerate(similarity.argmax(axis=1))]
     assert numbers["i2t_r1"] == pytest.approx(100 * np.mean(best))
     assert numbers["i2t_r10"] >= numbers["i2t_r5"] >= numbers["i2t_r1"]
+
+
+@pytest.mark.parametrize("tune", [False, True])
+def test_a_model_that_looks_is_tuned_and_measured_on_what_it_sees(
+    pairs: list[Pair], detailed_encoder: Encoder, tune: bool
+):
+    model, validation = Looking(), pairs[::3]
+    rest = [pair for pair in pairs if pair not in validation]
+    options: dict[str, Any] = {"language_model": model, "calibrate": False, "tune": tune}
+    ReCap.fit(rest, encoder=detailed_encoder, validation=validation, **options)
+    vectors = detailed_encoder.encode_images([pair.image for pair in validation])
+    assert len(model.seen) >= len(validation)
+    assert {tuple(row or ()) for row in model.seen} == {tuple(row) for row in vectors[:, :2].tolist()}
+
+
+def test_a_picture_that_is_gone_is_measured_by_its_vector(
+    pairs: list[Pair], detailed_encoder: Encoder, new_pictures: dict[str, Path], tmp_path: Path
+):
+    captioner = ReCap.fit(pairs, encoder=detailed_encoder, language_model=Looking(), calibrate=False)
+    places = (*list(new_pictures.values())[:2], tmp_path / "gone.png")
+    vectors = detailed_encoder.encode_images([*places[:2], places[0]])
+    rest = Validation(("a", "b", "c"), (("a wall",),) * 3, vectors, places)
+    rows = rest.seen_by(captioner)
+    assert rows[:, :-2] == pytest.approx(vectors)
+    assert np.isnan(rows[:, -2:]).all(axis=1).tolist() == [False, False, True]
+    assert rest.seen_by(captioner.configured(candidates="retrieved")).shape == vectors.shape
 
 
 def test_tuning_never_chooses_worse_and_the_choice_becomes_the_settings(halves: tuple[ReCap, Validation]):

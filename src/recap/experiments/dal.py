@@ -24,6 +24,7 @@ from recap.experiments.table import Cell, Column, Row, Section, Table
 from recap.fitting.augmentation import KS, METRICS, ROUNDS, Augmented, Judge, Round, augment, retrieve_only
 from recap.fitting.fit import Validation
 from recap.metrics.report import Report
+from recap.types import ImageLike
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,7 +66,7 @@ def run(setup: Setup) -> Outcome:
     captions = {f"{name} {r.number}": r.captions for name, loop in loops.items() for r in loop.rounds}
     wanted = setup.listed("metrics", ",".join(REPORTED))
     reports = score_systems(bench, dev, captions, wanted)
-    tested = score_systems(bench, test, _test_captions(plain, loops, test), wanted)
+    tested = score_systems(bench, test, _test_captions(search, plain, loops, test), wanted)
     writer = plain.language_model.name if plain.language_model else "none"
     what = f"{bench.encoder.name}, {writer}, {len(train.ids):,} training pictures"
     title = f"{TITLES[setup.on]} dev, {len(dev.ids):,} pictures, {what}"
@@ -168,6 +169,10 @@ def _filters(setup: Setup) -> list[str]:
     return names
 
 
+def _at_hand(split: Split) -> tuple[ImageLike, ...]:
+    return tuple(split.pictures) if split.can_be_seen else ()
+
+
 def _judge(bench: Bench, train: Split, dev: Split) -> Judge:
     """Return who judges here; another encoder than the captioner's knows the same pictures."""
     if bench.judge is bench:
@@ -184,8 +189,7 @@ def _augmented(bench: Bench, plain: ReCap, train: Split, dev: Split, metric: str
     state, packs = setup.option("state", ""), setup.option("packs", "")
     found = augment(
         plain,
-        Validation(train.ids, train.captions, train.images),
-        Validation(dev.ids, dev.captions, dev.images),
+        *(Validation(part.ids, part.captions, part.images, _at_hand(part)) for part in (train, dev)),
         metric=metric,
         rounds=setup.number("rounds", ROUNDS),
         ks=setup.numbers("ks", KS),
@@ -198,13 +202,13 @@ def _augmented(bench: Bench, plain: ReCap, train: Split, dev: Split, metric: str
     return found
 
 
-def _test_captions(plain: ReCap, loops: Mapping[str, Augmented], test: Split) -> dict[str, list[str]]:
+def _test_captions(search: Search, plain: ReCap, loops: Mapping[str, Augmented], test: Split) -> dict[str, list[str]]:
     """Return the captions of the test pictures before the first round and after the last."""
-    found = {}
+    found, rows = {}, search.rows_of(test, plain)
     for metric, loop in loops.items():
         first, last = loop.rounds[0], loop.rounds[-1]
         for number, captioner in ((first.number, retrieve_only(plain, first.k)), (last.number, loop.captioner)):
-            found[f"{metric} {number}"] = [caption.text for caption in captioner.caption_vectors(test.images)]
+            found[f"{metric} {number}"] = [caption.text for caption in captioner.caption_vectors(rows)]
     return found
 
 

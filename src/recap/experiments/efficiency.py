@@ -104,9 +104,9 @@ def measured_recap(study: Study, train: Split, dev: Split, test: Split, clock: C
     recap = study.make_captioner(train.fit(settings.method), train.store(study.encoder))
     seconds = clock() - started
     _log(setup, f"ReCap: fitted in {seconds:.2f} s")
-    images = test.images[: setup.number("pictures", 100)]
+    images = study.rows_of(test.first(setup.number("pictures", 100)), recap)
     captioning = _per_thousand(lambda: recap.caption_vectors(images), len(images), clock)
-    result = cider_d([caption.text for caption in recap.caption_vectors(dev.images)], dev.captions)
+    result = cider_d([caption.text for caption in recap.caption_vectors(study.rows_of(dev, recap))], dev.captions)
     parameters = train.images.shape[1] * train.texts.shape[1]
     return recap, Measured(f"ReCap, {model_name(model)}", parameters, seconds, "measured", captioning, points(result))
 

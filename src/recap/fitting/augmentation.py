@@ -16,7 +16,7 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +170,8 @@ def training_pictures(encoded: EncodedPairs) -> Validation:
     if vectors is None:
         raise InputError("the vectors of the pictures were not kept: encode the pairs with keep_vectors=True")
     references = tuple(tuple(row.text for row in store.rows(p.caption_ids)) for p in encoded.pictures)
-    return Validation(tuple(picture.id for picture in encoded.pictures), references, vectors)
+    ids = tuple(picture.id for picture in encoded.pictures)
+    return Validation(ids, references, vectors, tuple(encoded.images))
 
 
 def retrieve_only(captioner: ReCap, k: int, **settings: Any) -> ReCap:
@@ -266,8 +267,13 @@ class _Loop:
         assert isinstance(store, Datastore)
         return store
 
+    @cached_property
+    def _seen(self) -> Vectors:
+        """What the captioner is given of the validation pictures."""
+        return self._validation.seen_by(self._captioner)
+
     def _with(self, k: int) -> dict[str, Any]:
-        captions = retrieve_only(self._twin, k).caption_vectors(self._validation.vectors)
+        captions = retrieve_only(self._twin, k).caption_vectors(self._seen)
         texts = [caption.text for caption in captions]
         scores = self._judge_validation.score(texts, np.arange(len(texts)))
         synthetic = [sum(item.synthetic for item in caption.evidence) for caption in captions]
@@ -275,7 +281,7 @@ class _Loop:
 
     def _best(self, captioner: ReCap, places: range) -> list[tuple[str, float] | None]:
         """Return for each training picture the best sentence that the model wrote, with its score."""
-        proposals = captioner.propose(self._train.vectors[places.start : places.stop])
+        proposals = captioner.propose(self._train.seen_by(captioner, places.start, places.stop))
         written = [[text for text, draft in item.drafts.items() if draft is not None] for item in proposals]
         texts = [text for group in written for text in group]
         if not texts:
@@ -360,7 +366,10 @@ def _description(
     """Return what decides what comes out, apart from the number of rounds."""
     store, model = captioner.datastore, captioner.language_model
     texts = [row.text for row in store] if isinstance(store, Datastore) else []
+    # runs of models that only read go on as they were begun
+    looked_at = {"pictures looked at": [bool(train.pictures), bool(validation.pictures)]} if captioner.looks else {}
     return {
+        **looked_at,
         "metric": metric,
         "ks": sorted(set(ks)),
         "settings": captioner.settings.as_dict(),

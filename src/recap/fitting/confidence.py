@@ -26,12 +26,11 @@ from recap.datastore import MutableStore
 from recap.encoders import Encoder
 from recap.errors import ImageError, InputError, RecapWarning
 from recap.files import progress_bar
-from recap.fitting.fit import empty_statistics
+from recap.fitting.fit import empty_statistics, read_again
 from recap.fitting.pairs import Pairs, Sample, as_pairs, smallest_hashes
 from recap.packs.register import captions_digest
-from recap.parallel.parts import read_picture
 from recap.selection import RULES, Proposals
-from recap.types import ImageLike, Pair, Vectors
+from recap.types import Pair, Vectors
 
 if TYPE_CHECKING:
     from recap.captioner import ReCap
@@ -259,7 +258,7 @@ def _look_again(captioner: ReCap, sample: Sample) -> dict[int, Vectors] | None:
     if not captioner.looks:
         return None
     places = _asked_about(len(sample.pictures))
-    rows = captioner.encode_each(_read(sample.pictures[place].pair.image) for place in places)
+    rows = captioner.encode_each(read_again(sample.pictures[place].pair.image) for place in places)
     seen = {place: row for place, row in zip(places, rows, strict=True) if not isinstance(row, ImageError)}
     # those inside of archives that others read are not here, and have to do without
     return seen if len(seen) >= FEWEST_PICTURES else None
@@ -321,14 +320,6 @@ def unit_of(captioner: ReCap, known: KnownPictures, judge: Judge | None = None) 
         f"confidence needs at least {FEWEST_PICTURES} pictures with two captions or more, to see how close captions "
         "of one picture are with this encoder"
     )
-
-
-def _read(image: ImageLike) -> ImageLike:
-    """Return a picture as encoders take it, from a bucket too; nothing where it cannot be reached."""
-    try:
-        return read_picture(image) if isinstance(image, str) else image
-    except ImageError:
-        return b""
 
 
 def _proposals(captioner: ReCap, images: Vectors, ids: Sequence[str] | None = None) -> Iterator[Proposals]:

@@ -48,7 +48,8 @@ from recap.fitting.vectors import Block, Space, VectorFolder, read_shard
 from recap.language import LanguageModel, WorkedExample
 from recap.packs.register import Picture, Pictures, captions_digest
 from recap.packs.settings import EXAMPLE_CAPTIONS, EXAMPLES, Settings
-from recap.types import Pair, Vectors
+from recap.parallel.parts import read_picture
+from recap.types import ImageLike, Pair, Vectors
 
 if TYPE_CHECKING:
     from recap.captioner import ReCap
@@ -73,9 +74,29 @@ class Validation:
     ids: tuple[str, ...]
     references: tuple[tuple[str, ...], ...]
     vectors: Vectors
+    pictures: tuple[ImageLike, ...] = ()
+    """Themselves, for a language model that looks at them; where it is empty, that has to do without."""
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def seen_by(self, captioner: ReCap, start: int = 0, stop: int | None = None) -> Vectors:
+        """Return what ``caption_vectors`` takes of some pictures; one that cannot be read again has no details."""
+        vectors = self.vectors[start:stop]
+        if not (captioner.looks and self.pictures):
+            return vectors
+        again = captioner.encode_each(map(read_again, self.pictures[start:stop]))
+        rows = [vector if isinstance(row, ImageError) else row for vector, row in zip(vectors, again, strict=True)]
+        width = max(map(len, rows), default=0)
+        return np.stack([np.pad(row, (0, width - len(row)), constant_values=np.nan) for row in rows])
+
+
+def read_again(image: ImageLike) -> ImageLike:
+    """Return a picture as encoders take it, from a bucket too; nothing where it cannot be reached."""
+    try:
+        return read_picture(image) if isinstance(image, str) else image
+    except ImageError:
+        return b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +110,8 @@ class EncodedPairs:
     pictures: Pictures
     validation: Validation
     report: FitReport
+    images: Sequence[ImageLike] = ()
+    """The pictures themselves, in the order of the register, where their vectors are kept."""
 
     @property
     def problems(self) -> tuple[InputError, ...]:
@@ -298,6 +321,7 @@ class PairStore:
     datastore: MutableStore = field(init=False)
     pictures: Pictures = field(init=False)
     sample: Sample = field(default_factory=Sample)
+    images: list[ImageLike] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         text = self.encoder.text
@@ -320,6 +344,8 @@ class PairStore:
             digest = captions_digest(item.pair.captions)
             picture = Picture(item.pair.id, self.source, item.sha256, tuple(own.tolist()), digest)
             self.pictures.add(picture, item.vector)
+        if self.keep_vectors:
+            self.images += [item.pair.image for item in block]
         self.sample.take(block)
 
     def finished(self, held_out: Sequence[FittedPicture], problems: _Problems, *, new: bool) -> EncodedPairs:
@@ -342,8 +368,10 @@ class PairStore:
             ids=tuple(item.pair.id for item in held_out),
             references=tuple(item.pair.captions for item in held_out),
             vectors=np.array([item.vector for item in held_out], np.float32).reshape(-1, self.encoder.image.dimension),
+            pictures=tuple(item.pair.image for item in held_out),
         )
-        return EncodedPairs(self.statistics, self.datastore, self.sample, self.pictures, validation, report)
+        found = self.statistics, self.datastore, self.sample, self.pictures
+        return EncodedPairs(*found, validation, report, self.images)
 
 
 def _warn(report: FitReport, encoder: Encoder, *, new: bool) -> None:

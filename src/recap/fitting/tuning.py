@@ -105,7 +105,7 @@ def _captions(captioner: ReCap, validation: Validation, what: str, progress: boo
     captions: list[Caption] = []
     with progress_bar(total=len(validation), desc=what, unit="image", leave=False, progress=progress) as bar:
         for start in range(0, len(validation), BATCH):
-            captions += captioner.caption_vectors(validation.vectors[start : start + BATCH])
+            captions += captioner.caption_vectors(validation.seen_by(captioner, start, start + BATCH))
             bar.update(min(BATCH, len(validation) - start))
     return captions
 
@@ -122,7 +122,10 @@ def _greedy(captioner: ReCap, validation: Validation, tell: Tell | None, progres
     trials = _try_in_turn(captioner.configured(candidates="retrieved"), grid, validation, tell, progress)
     captioner = captioner.configured(**{trial.parameter: trial.value for trial in trials if trial.chosen})
     step = -(-len(validation) // WRITTEN)
-    few = Validation(validation.ids[::step], validation.references[::step], validation.vectors[::step])
+    texts, vectors = validation.references[::step], validation.vectors[::step]
+    few = Validation(validation.ids[::step], texts, vectors, validation.pictures[::step])
+    # looked at once for all trials
+    few = replace(few, vectors=few.seen_by(captioner), pictures=())
     return trials + _try_in_turn(captioner, rest, few, tell, progress)
 
 
@@ -289,4 +292,4 @@ class _CachedModel:
 
 def _key(prompt: Prompt, decoding: Decoding) -> tuple[Any, ...]:
     vector = b"" if prompt.vector is None else prompt.vector.tobytes()
-    return prompt.text, tuple(prompt.captions), tuple(prompt.pool), vector, decoding
+    return prompt.text, tuple(prompt.captions), tuple(prompt.pool), vector, prompt.sight, decoding
