@@ -12,6 +12,7 @@ import pytest
 from recap.batch import Record, Sink, Summary, caption_files, open_output, provenance
 from recap.batch.run import CaptionJob
 from recap.captioner import ReCap
+from recap.datastore import Datastore
 from recap.errors import InputError
 from recap.files import progress_bar
 from recap.language import Decoding
@@ -173,24 +174,24 @@ def test_a_sink_may_write_into_the_picture(captioner: ReCap, folder: Path, tmp_p
     assert counts(run(captioner, folder, out)) == (0, 18, 0)
 
 
-def test_the_bar_begins_to_count_when_captions_can_be_searched(
+def test_the_bar_of_a_long_run_does_not_count_the_index(
     captioner: ReCap, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    order: list[str] = []
-    search = captioner.datastore.search
+    assert isinstance(captioner.datastore, Datastore)
+    captioner.datastore.set_index("flat")
+    searcher, built = captioner.datastore._searcher, []
 
     def begin(*given: object, **options: object) -> object:
-        order.append("bar")
+        built.append(searcher._index is not None)
         return progress_bar(*given, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(
-        captioner.datastore, "search", lambda *args, **more: order.append("search") or search(*args, **more)
-    )
     monkeypatch.setattr("recap.batch.run.progress_bar", begin)
-    run(captioner, folder, tmp_path / "out.jsonl")
-    assert order[:3] == ["search", "bar", "search"]
-    run(captioner, folder, tmp_path / "out.jsonl")
-    assert order[-1] == "bar", "nothing is left to caption"
+    run(captioner, folder, tmp_path / "short.jsonl")
+    assert built == [False]
+    assert searcher._index is None, "a few pictures need none"
+    shutil.copytree(folder, folder / "again")
+    run(captioner, folder, tmp_path / "long.jsonl")
+    assert built == [False, True]
 
 
 def test_without_a_journal_nothing_is_remembered(captioner: ReCap, folder: Path):

@@ -99,7 +99,7 @@ def test_a_scan_finds_what_an_index_finds(length, dtype, unit, monkeypatch):
 
     asked = [{}, {"sources": ["a"]}, {"exclude_image_ids": ["image 3", None, "image 8"]}]
     scanned = [store.search(queries, 20, **options) for options in asked]
-    monkeypatch.setattr(index_module, "SCANS", 0)
+    monkeypatch.setattr(index_module, "SCANNED_QUERIES", 0)
     store.set_index("flat")
     for before, options in zip(scanned, asked, strict=True):
         after = store.search(queries, 20, **options)

@@ -23,6 +23,7 @@ from recap.batch.pipeline import CaptionFile, Item, Pipeline, file_facts
 from recap.batch.report import HtmlReport
 from recap.batch.sidecars import DescriptionSink, Existing, ReportSink, Sidecars, find_collisions
 from recap.confidence import check_minimum, withheld_below
+from recap.datastore.index import SCANNED_QUERIES
 from recap.encoders.video import VIDEO_SUFFIXES, read_frames
 from recap.errors import ImageError, MissingExtraError
 from recap.files import progress_bar
@@ -101,9 +102,9 @@ def caption_files(
         check_minimum(min_confidence, captioner.calibration, captioner.settings.method)
     run = BatchRun(journal, sinks, failed, generated_by, min_confidence)
     pending = [path for path in paths if not run.recall(path)]
-    if pending and parts is None:
-        # the first search reads the captions from disk: neither the bar nor the speed should count that
-        captioner.datastore.search(np.ones((1, captioner.datastore.dimension), np.float32), 1)
+    if len(pending) > SCANNED_QUERIES and parts is None:
+        # for so many an index is built: neither the bar nor the speed should count that
+        captioner.datastore.search(np.ones((SCANNED_QUERIES + 1, captioner.datastore.dimension), np.float32), 1)
     started = time.perf_counter()
     known = journal.place_of_content if journal else lambda sha256: None
     pipeline = Pipeline(captioner, workers=workers, known=known, others=others)

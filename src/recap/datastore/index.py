@@ -27,8 +27,8 @@ RECALL_QUERIES = 100
 REMEMBERED = 4
 """Filters for which it is kept which captions pass."""
 
-SCANS = 16
-"""So many searches read the stored vectors where they lie; together they take as long as building an index."""
+SCANNED_QUERIES = 32
+"""So many queries read the stored vectors where they lie; together they take about as long as building an index."""
 
 SCANNED = 512
 """Rows that are scanned at a time: they stay in the cache from their decoding to the last product."""
@@ -253,7 +253,7 @@ class Searcher:
         """Of the captions that are not in the lists; built when first needed."""
         self._version = -1
         """The segments' when ``_index`` was last equal to them; another searcher's captions may have come since."""
-        self._scans = 0
+        self._scanned = 0
         self._lock = threading.Lock()
         self._remembered: dict[tuple[Filters, int], _Allowed] = {}
         """Which captions pass, by filters and the segments' version."""
@@ -330,11 +330,11 @@ class Searcher:
     def _scan(self, queries: int) -> Scan | None:
         """Return what takes the place of an index at first: who captions one picture never needs to build one."""
         exact = isinstance(self.arguments, FlatArguments | HalfArguments) and self.lists is None
-        if not exact or self._index is not None or self._scans == SCANS:
+        if not exact or self._index is not None or self._scanned + queries > SCANNED_QUERIES:
             return None
         if queries * len(self._segments) > GATHER_NUMBERS:
             return None
-        self._scans += 1
+        self._scanned += queries
         return Scan(self._segments, self.center)
 
     @property
