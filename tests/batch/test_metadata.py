@@ -199,6 +199,29 @@ def test_exiftool_reads_it_and_finds_no_fault(tmp_path: Path):
             assert "XMP-dc:Description-de" not in after
 
 
+def test_a_file_beside_a_picture_keeps_what_others_wrote(tmp_path: Path):
+    beside = tmp_path / "photo.xmp"
+    assert write_description(beside, TEXT, generator=WHO)
+    assert read_description(beside) == Description(TEXT, f"{WHO} (machine)")
+    ElementTree.fromstring(beside.read_bytes())
+    beside.write_bytes(PHOTOSHOP_PACKET.encode())
+    assert write_description(beside, TEXT, generator=WHO, keep_original=True)
+    new = beside.read_text(encoding="utf-8")
+    assert all(part in new for part in ('xmp:Rating="4"', "<!-- kept -->", "<r:li>wall</r:li>", "one&#xA;two"))
+    assert "an old text" not in new
+    assert write_description(beside, TEXT, generator=WHO)
+    assert beside.read_text(encoding="utf-8") == new
+    assert (tmp_path / "photo.xmp_original").read_bytes() == PHOTOSHOP_PACKET.encode()
+    beside.write_bytes(PHOTOSHOP_PACKET.replace("(machine)", "Ada").encode())
+    assert not write_description(beside, TEXT, generator=WHO)
+    (tmp_path / "link.xmp").symlink_to(beside)
+    with pytest.raises(InputError, match=r"link\.xmp: a symbolic link"):
+        write_description(tmp_path / "link.xmp", TEXT, generator=WHO, overwrite=True)
+    (tmp_path / "other.xmp").write_text("no XML")
+    with pytest.raises(InputError, match="cannot be parsed"):
+        write_description(tmp_path / "other.xmp", TEXT, generator=WHO)
+
+
 @needs_exiftool
 def test_exiftool_reads_keywords_and_finds_no_fault(tmp_path: Path):
     pictures = [make(name, tmp_path) for name in FILES]
@@ -353,7 +376,7 @@ def test_a_packet_without_room_is_an_error(tmp_path: Path):
 @pytest.mark.parametrize("name", ["a.gif", "a.bmp", "raw.dng"])
 def test_other_formats_are_named(tmp_path: Path, name: str):
     pixels().save(tmp_path / name, format="TIFF" if name == "raw.dng" else None)
-    with pytest.raises(InputError, match=rf"{name}.*sidecar"):
+    with pytest.raises(InputError, match=rf"{name}.*--xmp"):
         write_description(tmp_path / name, "x", generator=WHO)
 
 

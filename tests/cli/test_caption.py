@@ -20,12 +20,14 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 from click.testing import CliRunner
-from PIL import Image
+from PIL import Image, PngImagePlugin
 
 from recap.batch.journal import open_journal
 from recap.batch.metadata import read_description
+from recap.batch.metadata.standards import with_xmp_description
 from recap.captioner import ReCap
 from recap.cli.main import cli
+from recap.encoders.images import register_heif
 from recap.errors import RecapError
 from recap.types import Pair
 
@@ -138,7 +140,7 @@ def test_sidecars_alone(pack: Path, new_pictures: dict[str, Path], tmp_path: Pat
         (["--out", "nowhere/x.csv"], "no such folder"),
         (["--out", "OURS.csv", "--format", "jsonl"], "not written by recap"),
         (["--out", "a.json", "b/red.jpg"], "same image id 'red'"),
-        (["--sidecars-keep-suffix"], "go with --sidecars"),
+        (["--sidecars-keep-suffix"], "goes with --sidecars or --xmp"),
     ],
 )
 def test_what_does_not_go_together(pack: Path, tmp_path: Path, arguments: list[str], message: str, monkeypatch):
@@ -277,6 +279,58 @@ def test_captions_go_into_the_pictures_once(pack: Path, tmp_path: Path, new_pict
     np.testing.assert_array_equal(np.asarray(Image.open(picture)), pixels)
     assert len(list(tmp_path.iterdir())) == 2
     here(picture, "--pack", pack, "--keep-originals", code=2)
+
+
+def test_captions_go_into_xmp_files_beside_the_pictures(pack: Path, tmp_path: Path, new_pictures: dict[str, Path]):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for name in ("red.png", "blue.png"):
+        shutil.copy(new_pictures[name.removesuffix(".png")], folder)
+    shutil.copy(folder / "red.png", folder / "red.jpg")
+    info = PngImagePlugin.PngInfo()
+    info.add_itxt("XML:com.adobe.xmp", with_xmp_description(None, "my wall", "Ada").decode())
+    Image.open(new_pictures["green"]).save(folder / "green.png", pnginfo=info)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    said = here(folder, "--pack", pack, "--xmp", code=1)
+    assert "red.jpg has" in said
+    assert "1 pictures were described by a person" in said
+    assert {path.name for path in folder.iterdir()} == {*before, "red.xmp", "blue.xmp"}
+    described = read_description(folder / "blue.xmp")
+    assert described is not None
+    assert described.machine_written
+    assert f"blue.png\t{described.text}\n" in said
+    again = {path: path.stat().st_mtime_ns for path in folder.glob("*.xmp")}
+    here(folder, "--pack", pack, "--xmp", "--sidecars-keep-suffix")
+    assert {path.name for path in folder.glob("*.xmp")} == {
+        *("red.xmp", "blue.xmp"),
+        *("red.jpg.xmp", "red.png.xmp", "blue.png.xmp"),
+    }
+    assert all(path.stat().st_mtime_ns == time for path, time in again.items())
+    assert all((folder / name).read_bytes() == content for name, content in before.items())
+
+
+def test_what_a_folder_holds_and_is_not_read_is_counted_with_what_to_do(
+    pack: Path, tmp_path: Path, new_pictures: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    folder = tmp_path / "photos"
+    (folder / "deep").mkdir(parents=True)
+    shutil.copy(new_pictures["red"], folder)
+    for name in ("a.NEF", "b.cr2", "deep/c.nef", ".hidden.nef"):
+        (folder / name).write_bytes(b"raw")
+    said = here(folder, "--pack", pack)
+    assert "raw files of cameras that are left out: 3; raw data of a camera is not read; develop it first" in said
+    assert "raw files" in here(folder / "deep", "--pack", pack, code=2), "where there is nothing else, too"
+    for number in range(3):
+        (folder / f"{number}.heic").write_bytes(b"\0\0\0\x18ftypheic" + bytes(100))
+    for number in range(2):
+        (folder / f"{number}.jxl").write_bytes(b"\xff\x0a" + bytes(100))
+    register_heif.cache_clear()
+    said = here(folder, "--pack", pack, "--out", tmp_path / "out.jsonl", code=1)
+    register_heif.cache_clear()
+    assert "5 of 6 pictures could not be read: see" in said
+    assert "3 of them: HEIC needs an optional part: pip install" in said
+    assert "2 of them: JPEG XL is not read; convert it first" in said
 
 
 def test_a_video_is_captioned_by_its_frames(pack: Path, tmp_path: Path, new_pictures: dict[str, Path]) -> None:

@@ -85,6 +85,13 @@ def test_a_page_runs_nothing_of_what_it_shows(pack: Path, photos: Path):
     assert "&lt;img src=x&gt;" in page
 
 
+def test_raw_files_are_mentioned(pack: Path, photos: Path):
+    (photos / "a.NEF").write_bytes(b"raw")
+    done = recap("search", "a wall", photos, "--pack", pack)
+    assert "raw files of cameras that are left out: 1" in done.stderr
+    assert "NEF" not in done.stdout
+
+
 def test_what_cannot_be_read_is_named(pack: Path, photos: Path):
     (photos / "torn.jpg").write_bytes(b"none")
     done = recap("search", "a red wall", photos, "--pack", pack, "-k", 1, code=1)

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from program import recap
 
-from recap.batch.metadata import read_keywords
+from recap.batch.metadata import add_keywords, read_keywords
 
 
 @pytest.fixture
@@ -43,6 +43,15 @@ def test_sidecars_and_metadata(pack: Path, photo: Path):
     photo.with_suffix(".txt").write_text("mine\n")
     assert "left as they are" in recap("tags", photo, *options).stderr
     assert photo.with_suffix(".txt").read_text() == "mine\n"
+
+
+def test_keywords_go_into_an_xmp_file(pack: Path, photo: Path):
+    before = photo.read_bytes()
+    beside = photo.with_suffix(".xmp")
+    add_keywords(beside, ["mine"])
+    names = recap("tags", photo, "--pack", pack, "--min-score", 0, "--xmp").stdout.rstrip("\n").split("\t")[1]
+    assert read_keywords(beside) == ["mine", *names.split(", ")]
+    assert photo.read_bytes() == before
 
 
 def test_what_cannot_be_read_is_named(pack: Path, photo: Path):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,7 @@ from recap.batch.journal import FailureList, Journal, Later, open_output, proven
 from recap.batch.parts import CaptionParts
 from recap.batch.pipeline import CaptionFile, Item, Pipeline, file_facts
 from recap.batch.report import HtmlReport
-from recap.batch.sidecars import DescriptionSink, Existing, ReportSink, Sidecars, find_collisions
+from recap.batch.sidecars import DescriptionSink, Existing, ReportSink, Sidecars, find_collisions, sidecar
 from recap.confidence import check_minimum, withheld_below
 from recap.datastore.index import SCANNED_QUERIES
 from recap.encoders.video import VIDEO_SUFFIXES, read_frames
@@ -31,6 +32,9 @@ from recap.types import Caption
 
 if TYPE_CHECKING:
     from recap.captioner import ReCap
+
+SHOWN = 5
+"""Pictures that are named, of those that can take no caption."""
 
 
 @dataclass(slots=True)
@@ -45,6 +49,8 @@ class Summary:
     known: int = 0
     """Files whose caption was there already, also under another name."""
     failed: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    """Why files have no caption, and how many."""
     seconds: float = 0.0
     busy: dict[str, float] = field(default_factory=dict)
     """Seconds each stage has worked, not counting what it waited for the others."""
@@ -161,7 +167,9 @@ class BatchRun:
             self.summary.failed += 1
             if self.journal is not None and os.path.lexists(item.path):
                 self.journal.forget(item.path)  # an older caption is of another content
-            self.failed(item.path, str(item.result).removeprefix(f"{item.path}: "))
+            reason = str(item.result).removeprefix(f"{item.path}: ")
+            self.summary.reasons[reason] += 1
+            self.failed(item.path, reason)
             return
         if item.file is None:
             self._recall(item.path)
@@ -223,7 +231,8 @@ class CaptionJob:
     prefix: str | None = None
     suffix: str | None = None
     keep_suffix: bool = False
-    """Whether the ``.txt`` file of ``photo.jpg`` is ``photo.jpg.txt``."""
+    """Whether the ``.txt`` file of ``photo.jpg`` is ``photo.jpg.txt``, and so with ``.xmp``."""
+    xmp: bool = False
     metadata: bool = False
     keep_originals: bool = False
     html: Path | None = None
@@ -254,7 +263,8 @@ class CaptionJob:
         """
         if self.min_confidence is not None:
             check_minimum(self.min_confidence, captioner.calibration, captioner.settings.method)
-        refused = find_collisions(paths, keep_suffix=self.keep_suffix) if self.sidecars else {}
+        beside = self.sidecars or self.xmp
+        refused = find_collisions(paths, keep_suffix=self.keep_suffix, xmp=not self.sidecars) if beside else {}
         paths = [path for path in paths if path not in refused] if refused else paths
         sinks = [*([printer] if printer else []), *self._sinks()]
         kind = self.kind or (format_of(self.out) if self.out else "")
@@ -300,6 +310,8 @@ class CaptionJob:
         if self.sidecars:
             parts = {"prefix": self.prefix or "", "suffix": self.suffix or ""}
             sinks.append(Sidecars(self.existing or "keep", **parts, keep_suffix=self.keep_suffix))
+        if self.xmp:
+            sinks.append(DescriptionSink(lambda path: sidecar(path, keep_suffix=self.keep_suffix, xmp=True)))
         if self.metadata:
             sinks.append(DescriptionSink(keep_original=self.keep_originals))
         return sinks
@@ -332,8 +344,10 @@ class CaptionJob:
             if isinstance(sink, DescriptionSink):
                 if sink.described:
                     warn(f"{sink.described} pictures were described by a person, and left so")
-                for reason in sink.refused:
+                for reason in sink.refused[:SHOWN]:
                     warn(reason)
+                if len(sink.refused) > SHOWN:
+                    warn(f"{len(sink.refused) - SHOWN:,} more pictures could take no caption for the like reasons")
         if report is not None and len(report.pages) > 1:
             warn(f"the report goes on in further pages, up to {report.pages[-1]}")
 

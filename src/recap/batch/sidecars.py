@@ -1,13 +1,13 @@
 """Captions beside the pictures, inside them, and on a page.
 
-A ``.txt`` file beside each picture is what tools that train on pictures read.
+A ``.txt`` file beside each picture is what tools that train on pictures read, an ``.xmp`` file what photo managers do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from recap import __version__
 from recap.batch.formats import Record, Sink
@@ -65,19 +65,20 @@ class Sidecars(Sink):
                 file.write(new)
 
 
-def sidecar(path: str, *, keep_suffix: bool = False) -> Path:
-    """Return the place of a picture's ``.txt`` file."""
-    return Path(f"{path}.txt") if keep_suffix else Path(path).with_suffix(".txt")
+def sidecar(path: str, *, keep_suffix: bool = False, xmp: bool = False) -> Path:
+    """Return the place of a picture's ``.txt`` or ``.xmp`` file."""
+    suffix = ".xmp" if xmp else ".txt"
+    return Path(path + suffix) if keep_suffix else Path(path).with_suffix(suffix)
 
 
-def find_collisions(paths: Sequence[str], *, keep_suffix: bool = False) -> dict[str, str]:
-    """Return the pictures that can have no ``.txt`` file, since another has it or they are it, and the reason."""
+def find_collisions(paths: Sequence[str], *, keep_suffix: bool = False, xmp: bool = False) -> dict[str, str]:
+    """Return the pictures that can have no file beside them, since another has it or they are it, and the reason."""
     owners: dict[Path, str] = {}
     refused = {}
     for path in paths:
-        place = sidecar(path, keep_suffix=keep_suffix)
+        place = sidecar(path, keep_suffix=keep_suffix, xmp=xmp)
         if place == Path(path):
-            refused[path] = "named like the .txt file beside a picture, and would be lost"
+            refused[path] = "named like the file beside a picture, and would be lost"
         elif owners.setdefault(place, path) != path:
             refused[path] = f"{owners[place]} has {place} already; --sidecars-keep-suffix gives each a file of its own"
     return refused
@@ -103,10 +104,13 @@ class ReportSink(Sink):
 
 
 class DescriptionSink(Sink):
-    """Writes captions into the metadata of their pictures, never over what a person wrote."""
+    """Writes captions into the metadata of their pictures, never over what a person wrote.
 
-    def __init__(self, *, keep_original: bool = False) -> None:
-        self._keep_original = keep_original
+    With ``place``, which returns where the ``.xmp`` file of a picture is, they are written there.
+    """
+
+    def __init__(self, place: Callable[[str], Path] | None = None, *, keep_original: bool = False) -> None:
+        self._place, self._keep_original = place, keep_original
         self.described = 0
         """Number of pictures that a person had described, and that were left so."""
         self.refused: list[str] = []
@@ -116,23 +120,26 @@ class DescriptionSink(Sink):
         """Write one caption; an abstention is not written."""
         if not record.text:
             return
-        from recap.batch.metadata import write_description
+        from recap.batch.metadata import is_described, write_description
 
+        target = self._place(record.path) if self._place else record.path
+        writer: dict[str, Any] = {"generator": f"recap {__version__}", "keep_original": self._keep_original}
         try:
-            generator = f"recap {__version__}"
-            if not write_description(record.path, record.text, generator=generator, keep_original=self._keep_original):
+            theirs = self._place is not None and is_described(record.path)
+            if theirs or not write_description(target, record.text, **writer):
                 self.described += 1
         except InputError as error:
             self.refused.append(str(error))
 
 
 class KeywordSink:
-    """Writes keywords beside pictures, as one line with commas, and into their metadata."""
+    """Writes keywords beside pictures, as one line with commas or as XMP, and into their metadata."""
 
-    def __init__(self, *, sidecars: bool = False, metadata: bool = False, keep_original: bool = False) -> None:
+    def __init__(
+        self, *, sidecars: bool = False, xmp: bool = False, metadata: bool = False, keep_original: bool = False
+    ) -> None:
         self._sidecars = Sidecars() if sidecars else None
-        self._metadata = metadata
-        self._keep_original = keep_original
+        self._xmp, self._metadata, self._keep_original = xmp, metadata, keep_original
         self.refused: list[str] = []
         """Why pictures could not take keywords, each with its name."""
 
@@ -147,10 +154,11 @@ class KeywordSink:
             return
         if self._sidecars:
             self._sidecars.write(path, ", ".join(names))
-        if self._metadata:
+        targets = [sidecar(path, xmp=True)] if self._xmp else []
+        for target in [*targets, *([Path(path)] if self._metadata else [])]:
             from recap.batch.metadata import add_keywords
 
             try:
-                add_keywords(path, names, keep_original=self._keep_original)
+                add_keywords(target, names, keep_original=self._keep_original)
             except InputError as error:
                 self.refused.append(str(error))

@@ -24,14 +24,11 @@ from recap.cli.options import (
 
 REQUIRED = (
     ("out", ("kind", "restart", "errors"), "--format, --restart and --errors go with --out"),
-    (
-        "sidecars",
-        ("existing", "prefix", "suffix", "keep_suffix"),
-        "--existing, --prefix, --suffix and --sidecars-keep-suffix go with --sidecars",
-    ),
+    ("sidecars", ("existing", "prefix", "suffix"), "--existing, --prefix and --suffix go with --sidecars"),
+    ("sidecars xmp", ("keep_suffix",), "--sidecars-keep-suffix goes with --sidecars or --xmp"),
     ("metadata", ("keep_originals",), "--keep-originals goes with --metadata"),
 )
-"""An option, those that need it, and the usage error without it."""
+"""Options of which one is needed, those that need it, and the usage error without it."""
 
 
 @click.command()
@@ -70,7 +67,7 @@ def caption(
     if options["out"] and (as_json or explain):
         raise click.UsageError("--json and --explain print; with --out everything is in the file")
     for needed, dependent, message in REQUIRED:
-        if not options[needed] and any(options[name] for name in dependent):
+        if not any(options[name] for name in needed.split()) and any(options[name] for name in dependent):
             raise click.UsageError(message)
     if workers:
         os.environ["OMP_NUM_THREADS"] = str(workers)  # before the libraries that read it are loaded
@@ -87,8 +84,8 @@ def caption(
     paths = find_pictures(here, videos=ray is None)
     if not paths and not elsewhere:
         raise click.UsageError("there is no picture to caption in " + ", ".join(inputs))
-    if elsewhere and (options["sidecars"] or options["metadata"]):
-        raise click.UsageError("--sidecars and --metadata are for pictures that are files, not for archives or URLs")
+    if elsewhere and (options["sidecars"] or options["xmp"] or options["metadata"]):
+        raise click.UsageError("--sidecars, --xmp and --metadata are for pictures that are files, not archives or URLs")
     job = CaptionJob(**{field.name: options.pop(field.name) for field in fields(CaptionJob)})
     settings = {name: value for name, value in options.items() if value is not None}
     captioner = load_captioner(pack, device, language_model).configured(**settings)

@@ -48,17 +48,6 @@ class OwnPack(click.Path):
         return super().convert(value, param, ctx)
 
 
-class PictureSource(click.Path):
-    """A picture: a file, or an address."""
-
-    def __init__(self) -> None:
-        super().__init__(exists=True, dir_okay=False)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return a path or an address as text; whether an address can be fetched is seen later."""
-        return value if re.match("https?://", str(value), re.I) else super().convert(value, param, ctx)
-
-
 class NameChoice(click.Choice):  # type: ignore[type-arg]  # generic since click 8.2 only
     """One of the names of a registry, which is imported when they are needed, or one of ``others``."""
 
@@ -115,20 +104,15 @@ def combine(*options: Decorator) -> Decorator:
     return decorate
 
 
-def _check_method(context: click.Context, option: click.Parameter, method: str | None) -> str | None:
-    if method is not None:
-        from recap.alignment.mapping import check_method
+def _check_with(function: str) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
+    """Return a callback that lets a function refuse a value; it is imported when there is one."""
 
-        check_method(method)
-    return method
+    def check(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
+        if value is not None:
+            resolve_name(function)(value)
+        return value
 
-
-def _check_language_model(context: click.Context, option: click.Parameter, name: str | None) -> str | None:
-    if name is not None:
-        from recap.language.registry import LANGUAGE_MODELS
-
-        LANGUAGE_MODELS.get(name)
-    return name
+    return check
 
 
 def _check_folder(context: click.Context, option: click.Parameter, place: str | None) -> str | None:
@@ -154,12 +138,16 @@ def _compile_pattern(context: click.Context, option: click.Parameter, pattern: s
 
 def method_option(help: str, *names: str, **more: Any) -> Decorator:
     """Return ``--method`` or an option of other names; an unknown map is refused before anything is loaded."""
-    return click.option(*(names or ("--method",)), callback=_check_method, help=help, **more)
+    return click.option(
+        *(names or ("--method",)), callback=_check_with("recap.alignment.mapping:check_method"), help=help, **more
+    )
 
 
 def lm_option(help: str) -> Decorator:
     """Return ``--lm``; an unknown language model is refused before anything is loaded."""
-    return click.option("--lm", "language_model", callback=_check_language_model, help=help)
+    return click.option(
+        "--lm", "language_model", callback=_check_with("recap.language.registry:LANGUAGE_MODELS.get"), help=help
+    )
 
 
 def device_option(help: str) -> Decorator:
@@ -303,10 +291,13 @@ output_options = combine(
         help="What --sidecars does with .txt files that exist (default: keep).",
     ),
     click.option(
-        "--sidecars-keep-suffix", "keep_suffix", is_flag=True, help="Name the .txt files photo.jpg.txt, not photo.txt."
+        "--sidecars-keep-suffix", "keep_suffix", is_flag=True, help="Name these files photo.jpg.txt, not photo.txt."
     ),
     click.option("--prefix", help="Text before each caption in the .txt files of --sidecars."),
     click.option("--suffix", help="Text after each caption in the .txt files of --sidecars."),
+    click.option(
+        "--xmp", is_flag=True, help="Write each caption into an .xmp file beside its picture (photo managers)."
+    ),
     click.option("--metadata", is_flag=True, help="Also write captions into the metadata of the pictures (XMP, IPTC)."),
     click.option("--keep-originals", is_flag=True, help="With --metadata: keep a copy of each file as it was."),
     click.option(
@@ -379,11 +370,22 @@ def find_pictures(inputs: Sequence[str], *, videos: bool = False) -> list[str]:
     from recap.datasets.images import IMAGE_SUFFIXES
     from recap.encoders.video import VIDEO_SUFFIXES
 
+    report_raw(inputs)
     suffixes = IMAGE_SUFFIXES | VIDEO_SUFFIXES if videos else IMAGE_SUFFIXES
     paths = [str(path) for path in find_images(inputs, suffixes)]
     if paths and not any(map(os.path.lexists, paths)):
         raise click.UsageError(f"{paths[0]}: there is no such file" + (" (nor the others)" if len(paths) > 1 else ""))
     return paths
+
+
+def report_raw(inputs: Iterable[str]) -> None:
+    """Say how many raw files of cameras the folders among arguments hold: they are left out."""
+    from recap.datasets.images import find_image_names
+    from recap.encoders.images import RAW_ADVICE, RAW_SUFFIXES
+
+    names = find_image_names(filter(os.path.isdir, inputs), frozenset(RAW_SUFFIXES))
+    if count := sum(name.lower().endswith(RAW_SUFFIXES) for name in names):
+        warn(f"raw files of cameras that are left out: {count:,}; {RAW_ADVICE}")
 
 
 def expand_inputs(inputs: Iterable[str]) -> Iterator[str]:

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
 from recap.cli.options import (
     COUNT,
-    PictureSource,
     format_option,
     load_captioner,
     pack_options,
     print_json,
     print_rows,
     printable,
+    report_raw,
     warn,
 )
+
+
+class PictureSource(click.Path):
+    """A picture: a file, or an address."""
+
+    def __init__(self) -> None:
+        super().__init__(exists=True, dir_okay=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return a path or an address as text; whether an address can be fetched is seen later."""
+        return value if re.match("https?://", str(value), re.I) else super().convert(value, param, ctx)
 
 
 @click.command()
@@ -68,6 +81,7 @@ def search(text: str, pictures: tuple[str, ...], pack: str, device: str, k: int,
     """
     from recap.packs.search import PictureSearch, default_cache
 
+    report_raw(pictures)
     loaded = PictureSearch.load(pack, device=device, progress=True)
     index = loaded.index(pictures, cache=default_cache(), progress=True)
     if not index.paths and not index.problems:

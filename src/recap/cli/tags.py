@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 @click.option(
     "--sidecars", is_flag=True, help="Write the keywords into a .txt file beside each picture, if there is none."
 )
+@click.option("--xmp", is_flag=True, help="Add the keywords to an .xmp file beside each picture (photo managers).")
 @click.option("--metadata", is_flag=True, help="Add the keywords to those inside the pictures (XMP, IPTC).")
 @click.option("--keep-originals", is_flag=True, help="With --metadata: keep a copy of each file as it was.")
 def tags(
@@ -50,6 +51,7 @@ def tags(
     min_score: float,
     kind: str,
     sidecars: bool,
+    xmp: bool,
     metadata: bool,
     keep_originals: bool,
 ) -> None:
@@ -70,9 +72,9 @@ def tags(
     paths = find_pictures(inputs)
     if not paths:
         raise click.UsageError("there is no picture in " + ", ".join(inputs))
-    refused = find_collisions(paths) if sidecars else {}
+    refused = find_collisions(paths, xmp=xmp) if sidecars or xmp else {}
     captioner = load_captioner(pack, device, language_model)
-    sink = KeywordSink(sidecars=sidecars, metadata=metadata, keep_original=keep_originals)
+    sink = KeywordSink(sidecars=sidecars, xmp=xmp, metadata=metadata, keep_original=keep_originals)
     failed = 0
     rows: list[dict[str, object]] = []
     # a bar would tear the keywords apart when both go to the same screen

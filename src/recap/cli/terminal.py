@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 ROWS = 5
 """Number of candidates, and of evidence without a part in the caption, that are shown."""
 
+REASONS = 3
+"""Reasons why pictures could not be read that are shown at the end, those of most pictures first."""
+
 COLOURS = ("cyan", "magenta", "yellow", "blue", "green")
 """Colours of the evidence, used in turn."""
 
@@ -66,6 +69,9 @@ def print_summary(job: CaptionJob, summary: Summary, *, detailed: bool) -> None:
     if summary.failed:
         where = f": see {job.errors_file}" if job.out else ""
         warn(f"{summary.failed} of {summary.files} pictures could not be read{where}")
+    for reason, times in summary.reasons.most_common(REASONS):
+        if times > 1:
+            warn(f"{times:,} of them: {reason}")
 
 
 def print_explanation(

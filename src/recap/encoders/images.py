@@ -28,7 +28,7 @@ _NAMES = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "HEIF")
 _HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
 _JPEG_XL = (b"\xff\x0a", b"\0\0\0\x0cJXL \r\n\x87\n")
 _RAW = (b"FUJIFILMCCD-RAW", b"IIU\0", b"IIRO", b"IIRS", b"MMOR", b"FOVb")
-_RAW_SUFFIXES = (
+RAW_SUFFIXES = (
     *(".3fr", ".arw", ".cr2", ".cr3", ".dng", ".erf", ".iiq", ".mef", ".mos", ".mrw", ".nef", ".nrw", ".orf", ".pef"),
     *(".raf", ".raw", ".rw2", ".rwl", ".sr2", ".srf", ".srw", ".x3f"),
 )
@@ -173,14 +173,15 @@ def _open(content: bytes, name: str) -> Image.Image:
         raise ImageError(f"{name}: {why}") from error
     # of most cameras' raw data Pillow would show the thumbnail, as a TIFF
     if picture.format == "TIFF" and (_is_raw(content, name) or _DNG_VERSION in getattr(picture, "tag_v2", {})):
-        raise ImageError(f"{name}: {_RAW_ADVICE}")
+        raise ImageError(f"{name}: {RAW_ADVICE}")
     return picture
 
 
-_RAW_ADVICE = (
+RAW_ADVICE = (
     "raw data of a camera is not read; develop it first (darktable-cli IN OUT.jpg), or take out the preview "
     "(exiftool -b -PreviewImage IN > OUT.jpg)"
 )
+"""What to do about raw data of a camera."""
 
 
 def _explain_kind(content: bytes, name: str) -> str:
@@ -189,12 +190,12 @@ def _explain_kind(content: bytes, name: str) -> str:
         return str(MissingExtraError("HEIC", "heic"))
     if content.startswith(_JPEG_XL):
         return "JPEG XL is not read; convert it first (djxl IN OUT.png, or magick IN OUT.jpg)"
-    return _RAW_ADVICE if _is_raw(content, name) else ""
+    return RAW_ADVICE if _is_raw(content, name) else ""
 
 
 def _is_raw(content: bytes, name: str) -> bool:
     canon = content[8:10] == b"CR" or content[4:12] == b"ftypcrx "
-    return canon or content.startswith(_RAW) or name.lower().endswith(_RAW_SUFFIXES)
+    return canon or content.startswith(_RAW) or name.lower().endswith(RAW_SUFFIXES)
 
 
 def _check_size(picture: Image.Image, name: str, content: bytes | None = None) -> None:

@@ -83,6 +83,15 @@ def read_description(path: str | Path) -> Description | None:
         return _described(form.read(data))
 
 
+def is_described(path: str | Path) -> bool:
+    """Tell whether a person has described a picture in its metadata; one that cannot hold any is not described."""
+    try:
+        there = read_description(path)
+    except InputError:
+        return False
+    return there is not None and not there.machine_written
+
+
 def write_description(
     path: str | Path, text: str, *, generator: str, keep_original: bool = False, overwrite: bool = False
 ) -> bool:
@@ -90,7 +99,8 @@ def write_description(
 
     A description that is there and is not marked as a machine's is a person's, and stays unless ``overwrite`` is set.
     ``generator`` is who wrote this one, such as ``recap 1.0``. With ``keep_original`` the file as it was is kept beside
-    it as ``NAME_original``; one that is there already is the true original, and stays.
+    it as ``NAME_original``; one that is there already is the true original, and stays. ``path`` may be that of an
+    ``.xmp`` file beside a picture, which is made if there is none.
     """
     writer = f"{generator} {MACHINE}"
 
@@ -139,6 +149,8 @@ def _keywords(metadata: Metadata) -> list[str]:
 
 def _change(path: str | Path, change: Callable[[Metadata], Metadata | None], keep_original: bool) -> bool:
     """Replace the metadata of a picture by what ``change`` makes of them; say whether that was anything."""
+    if _is_sidecar(path) and Path(path).is_symlink():  # it may lead out of the folder
+        raise InputError(f"{path}: a symbolic link, which is left alone")
     path = Path(os.path.realpath(path))
     data = _content(path)
     form = _format(path, data)
@@ -148,7 +160,7 @@ def _change(path: str | Path, change: Callable[[Metadata], Metadata | None], kee
             return False
         new = form.write(data, changed)
     backup = path.with_name(path.name + BACKUP_SUFFIX)
-    if keep_original and not backup.exists():
+    if keep_original and data and not backup.exists():
         _put(backup, data, like=path)
     if new != data:
         _put(path, new, like=path)
@@ -170,7 +182,13 @@ def _described(metadata: Metadata) -> Description | None:
     return next((Description(text, writer) for text, writer in found if text), None)
 
 
+def _is_sidecar(path: str | Path) -> bool:
+    return Path(path).suffix.lower() == ".xmp"
+
+
 def _content(path: Path) -> bytes:
+    if _is_sidecar(path) and not path.exists():
+        return b""
     if path.exists() and not path.is_file():  # a pipe would let us wait
         raise InputError(f"{path}: not a file")
     if path.stat().st_size > _MOST_BYTES:
@@ -179,7 +197,9 @@ def _content(path: Path) -> bytes:
 
 
 def _format(path: Path, data: bytes) -> _Format:
-    """Return how to read and write a file, by its first bytes."""
+    """Return how to read and write a file, by its first bytes; an ``.xmp`` file is a packet and nothing else."""
+    if _is_sidecar(path):
+        return _Format(Metadata, lambda data, new: new.xmp)
     if data.startswith(b"\xff\xd8"):
         return _Format(read_jpeg, write_jpeg)
     if data.startswith(b"\x89PNG\r\n\x1a\n"):
@@ -189,18 +209,20 @@ def _format(path: Path, data: bytes) -> _Format:
     # the raw files of many cameras are TIFFs inside, with rules of their own
     if data[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+") and path.suffix.lower() in (".tif", ".tiff"):
         return _Format(read_tiff, write_tiff)
-    message = "captions and keywords are written into JPEG, PNG, WebP and TIFF files only; --sidecars puts them beside"
+    message = "captions and keywords are written into JPEG, PNG, WebP and TIFF files only; --xmp puts them beside"
     raise InputError(f"{path}: {message}")
 
 
 def _put(path: Path, data: bytes, *, like: Path) -> None:
     """Write a file in one step, with the times, permissions and, where it is allowed, the owner of another."""
-    if not os.access(like, os.W_OK):
+    if like.exists() and not os.access(like, os.W_OK):
         raise InputError(f"{like}: the file is protected against writing")
     # a link that leads to nothing, in the place of a file to be kept, is replaced and not followed
     with atomic_write(path, follow=False) as file:
         file.write(data)
         file.flush()
+        if not like.exists():
+            return
         shutil.copystat(like, file.name)
         if sys.platform != "win32":
             with suppress(PermissionError):
