@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,22 @@ def test_a_cache_named_from_the_working_folder(index: Path, tmp_path: Path, monk
     monkeypatch.setenv("RECAP_CACHE", "here")
     assert fetch(MODEL).read_bytes() == WEIGHTS
     assert fetch(MODEL).resolve().is_relative_to(tmp_path / "here")
+
+
+def test_a_bar_shows_what_is_downloaded(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow = tmp_path / "python"
+    room = "import os, shutil, sys, time; room = sys.argv[sys.argv.index('--dest') + 1]"
+    half = "open(os.path.join(os.environ['TMPDIR'], 'part'), 'wb').write(bytes(500_000)); time.sleep(1)"
+    done = f"shutil.copy({str(only_wheel(index))!r}, room)"
+    slow.write_text(f"#!{sys.executable}\n{room}\n{half}\n{done}\n")
+    slow.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(slow))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    asset = replace(MODEL, source=replace(MODEL.source, download_size=1_000_000))
+    assert fetch(asset).read_bytes() == WEIGHTS
+    assert " 50%" in capsys.readouterr().err
 
 
 def test_second_fetch_needs_no_source(index: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -463,7 +480,7 @@ def test_hub_file_with_a_pin_is_checked(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_write_verified_leaves_an_old_file_alone(tmp_path: Path) -> None:
     target = tmp_path / "asset" / "model.onnx"
-    files.write_verified(io.BytesIO(b"good"), target, sha256=sha(b"good"), what="asset")
+    files.write_verified([io.BytesIO(b"good")], target, sha256=sha(b"good"), what="asset")
     with pytest.raises(ChecksumError):
-        files.write_verified(io.BytesIO(b"bad"), target, sha256=sha(b"good"), what="asset")
+        files.write_verified([io.BytesIO(b"bad")], target, sha256=sha(b"good"), what="asset")
     assert target.read_bytes() == b"good"

