@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 
 from recap.errors import InputError
 from recap.language import Decoding, PromptTooLongError
-from recap.language.prompt import PromptTemplate, WorkedExample, trim_caption, write_drafts
+from recap.language.prompt import (
+    LENGTH,
+    SEQUENCES,
+    SLOTS,
+    PromptTemplate,
+    Style,
+    WorkedExample,
+    read,
+    trim_caption,
+    write_drafts,
+)
 from recap.types import Draft, Prompt
 
 CAPTIONS = ["A dog runs.", " a cat\n sleeps . ", "two birds"]
@@ -135,3 +145,45 @@ def test_prompts_that_are_too_long_lose_half_of_their_captions(room: int, writte
 
     drafts = write_drafts(Narrow(room), Decoding(), prompt, [8, 3])
     assert [[draft.text for draft in row] for row in drafts] == written
+
+
+def test_reading_counts_votes_by_rank_and_gives_slots_by_votes() -> None:
+    captions = [[4, 20], [4, 5], [21, 20]]
+    reading = read(captions, 10)
+    weights = np.array([1 / 20, 1 / 21, 1 / 22])
+    share = {
+        4: weights[:2].sum() / weights.sum(),
+        5: weights[1] / weights.sum(),
+        20: weights[[0, 2]].sum() / weights.sum(),
+        21: weights[2] / weights.sum(),
+    }
+    assert reading.outside == (20, 21)
+    assert reading.tokens.tolist() == [4, 10, 4, 5, 11, 10, 4, 10, 5, 11]
+    shown = [share[word] for word in (4, 20, 4, 5, 21, 20, 4, 20, 5, 21)]
+    np.testing.assert_allclose(reading.shares, shown, rtol=1e-6)
+    assert reading.places.tolist() == [0, 1, 0, 1, 0, 1, *[LENGTH] * 4]
+    assert reading.ranks.tolist() == [0, 0, 1, 1, 2, 2, *[SEQUENCES] * 4]
+
+
+def test_words_beyond_the_last_slot_are_unknown() -> None:
+    reading = read([[100 + word] for word in range(SLOTS + 3)], 10)
+    assert len(reading.outside) == SLOTS
+    assert reading.tokens.max() == 10 + SLOTS - 1
+
+
+@pytest.mark.parametrize(
+    ("captions", "sentence"),
+    [
+        (["A dog in Paris.", "The Paris dog."], "A dog in Paris."),
+        (["a dog in Paris", "the Paris dog"], "a dog in Paris"),
+        (["犬がいる。", "犬"], "a dog in paris"),
+    ],
+)
+def test_sentences_look_like_those_of_the_prompt(captions: list[str], sentence: str) -> None:
+    assert Style(captions).sentence(["a", "dog", "in", "paris"]) == sentence
+
+
+def test_scripts_without_spaces_are_joined() -> None:
+    assert Style(["犬がいる"]).sentence(list("犬がいる")) == "犬がいる"
+    shouted = ["A DOG IN THE PARK", "A CAT IN A DOG HOUSE", "a dog"]
+    assert Style(shouted).sentence(["a", "dog"]) == "A dog"

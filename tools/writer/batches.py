@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from recap.language.writer import BEGIN, END, PAD, SLOTS, UNKNOWN, VOTERS, Reading, read
+from recap.language.prompt import BEGIN, END, PAD, SLOTS, UNKNOWN, VOTERS, Reading, read
 
 CAPTIONS = 5
 """So many captions a picture has as targets."""

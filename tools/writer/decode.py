@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from recap.language.prompt import BEGIN, END, PAD, UNKNOWN
 from recap.language.words import join_words
-from recap.language.writer import BEGIN, END, PAD, UNKNOWN
 from writer.batches import Batch, Corpus
 from writer.model import LONGEST, Writer
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from recap.language.writer import LENGTH, PAD, SEQUENCES, SLOTS
+from recap.language.prompt import LENGTH, PAD, SEQUENCES, SLOTS
 
 LONGEST = 24
 """So many words a sentence may have, its end included."""

@@ -25,8 +25,8 @@ from recap.assets import cache_dir
 from recap.datasets import read_flickr8k
 from recap.encoders import Encoder, load_encoder
 from recap.errors import ImageError
+from recap.language.prompt import SPECIAL, VOTERS
 from recap.language.words import words
-from recap.language.writer import SPECIAL, VOTERS
 from recap.packs import folder as pack
 from recap.packs.builtin import coco_captions, concept_sentences, packaged_file
 from recap.types import Pair, Vectors, unit_rows

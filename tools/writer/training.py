@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
-from recap.language.writer import PAD
+from recap.language.prompt import PAD
 from recap.metrics import cider_d
 from writer.batches import Batch, Corpus, Examples, Noise, Source, collate, shuffled
 from writer.decode import as_text, generate

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from recap.language.prompt import BEGIN, PAD
 from recap.language.words import words
-from recap.language.writer import BEGIN, LITTLE_WORDS, PAD
+from recap.language.writer import LITTLE_WORDS
 from recap.metrics import CiderD
 from recap.metrics.spice import invented
 from writer.batches import Batch, Corpus, Examples, Noise, Source, collate

@@ -121,8 +121,8 @@ class LanguageModel(Protocol):
 NUCLEUS_WIDTH = 64
 """How many of the likeliest tokens torch sorts at first; they nearly always hold the nucleus."""
 
-NUCLEUS_FLOOR = 1e-4
-"""The least probability of the tokens that numpy sorts at first."""
+NUCLEUS_FLOORS = (1e-4, 1e-6, 0.0)
+"""The least probability of the tokens that numpy sorts, lower and lower until they hold the nucleus."""
 
 
 def uniforms(decoding: Decoding, text: str) -> npt.NDArray[np.float32]:
@@ -135,7 +135,7 @@ def draw_tokens(probabilities: Any, uniform: Any, decoding: Decoding, rows: Any 
     """Return a token for each number; they belong to ``rows`` of probabilities, by default one to each."""
     if decoding.temperature == 0:
         return probabilities.argmax(1)[rows]
-    return _draw(_temper(probabilities, decoding.temperature), uniform, decoding, rows)
+    return _draw(probabilities, uniform, decoding, rows)
 
 
 def _temper(probabilities: Any, temperature: float) -> Any:
@@ -161,20 +161,24 @@ def _draw(probabilities: Any, uniform: Any, decoding: Decoding, rows: Any) -> An
 
 
 def _likeliest(probabilities: Any, decoding: Decoding) -> tuple[Any, Any]:
-    """Return the likeliest tokens in descending order: ``top_k`` of them, or as many as hold the nucleus."""
+    """Return the likeliest tokens at a temperature, in descending order: ``top_k``, or as many as hold the nucleus."""
     size = probabilities.shape[1]
+    tempered = _temper(probabilities, decoding.temperature)
     if decoding.top_k or not isinstance(probabilities, np.ndarray):
-        values, tokens = _top(probabilities, min(decoding.top_k or NUCLEUS_WIDTH, size))
-    else:
-        values, tokens = _above(probabilities, NUCLEUS_FLOOR)
-    if not decoding.top_k and (values.sum(1) <= decoding.top_p).any():
-        values, tokens = _top(probabilities, size)
+        values, tokens = _top(tempered, min(decoding.top_k or NUCLEUS_WIDTH, size))
+        if not decoding.top_k and (values.sum(1) <= decoding.top_p).any():
+            values, tokens = _top(tempered, size)
+        return values, tokens
+    for floor in NUCLEUS_FLOORS:
+        values, tokens = _above(tempered, floor)
+        if (values.sum(1) > decoding.top_p).all():
+            break
     return values, tokens
 
 
 def _above(probabilities: npt.NDArray[Any], floor: float) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """Return the tokens above a probability in descending order, rows filled up with zeros."""
-    row, token = np.nonzero(probabilities > floor)
+    row, token = np.divmod(np.flatnonzero(probabilities > floor), probabilities.shape[1])
     found = probabilities[row, token]
     order = np.lexsort((token, -found, row))
     counts = np.bincount(row, minlength=len(probabilities))

@@ -2,25 +2,51 @@
 
 A template is a string with the place ``{captions}``. Two are at hand in each of a dozen languages: the one of the
 paper, for models that follow instructions (FLAN-T5), and one with worked examples, for small models that only continue
-a text. Another language is another line of ``PHRASES`` here, or a template of your own in the config of a pack.
+a text. Another language is another line of ``PHRASES`` here, or a template of your own in the config of a pack. The
+writer reads no text but words by their numbers, and writes in the style of the captions.
 """
 
 from __future__ import annotations
 
 import hashlib
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal, Self, get_args
+
+import numpy as np
+import numpy.typing as npt
 
 from recap.errors import InputError, check_name
 from recap.language.base import Decoding, LanguageModel, PromptTooLongError
+from recap.language.words import join_words, surface_words
 from recap.types import Draft, Prompt, Vectors
 
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
 Order = Literal["worst-to-best", "best-to-worst", "random"]
 
 PLACE = "{captions}"
+
+PAD, BEGIN, END, UNKNOWN = range(4)
+SPECIAL = ("<pad>", "<begin>", "<end>", "<unknown>")
+
+SLOTS = 32
+"""Number of words outside the vocabulary that can be told apart in one prompt."""
+SEQUENCES = 8
+"""Number of captions that are read word by word."""
+LENGTH = 18
+"""Number of words of them that are read."""
+BAG = 40
+"""Number of words that are read for their votes."""
+VOTERS = 100
+"""Number of captions that vote."""
+ENTRIES = SEQUENCES * LENGTH + BAG
+"""Number of words that are read at most."""
+
+_RANK_OFFSET = 20
 
 PHRASES = {
     "de": ("Ähnliche Bilder zeigen:", "Dieses Bild zeigt:"),
@@ -172,3 +198,100 @@ def _write_what_fits(model: LanguageModel, decoding: Decoding, prompt: Callable[
         except PromptTooLongError:
             k //= 2
     return []
+
+
+@dataclass(frozen=True)
+class Style:
+    """How the captions of a prompt are written, so that new ones look like them."""
+
+    captions: Sequence[str]
+
+    def sentence(self, lower: Sequence[str]) -> str:
+        """Return words in lower case as a sentence in this style."""
+        written = [self._forms.get(word, word) for word in lower]
+        capital, stop = self._habits
+        if written and capital:
+            written[0] = written[0][:1].upper() + written[0][1:]
+        return join_words(written) + ("." if written and stop else "")
+
+    @cached_property
+    def _habits(self) -> tuple[bool, bool]:
+        """Whether most captions begin with a capital, and end in a full stop."""
+        half, captions = len(self.captions) / 2, self.captions
+        return sum(c[:1].isupper() for c in captions) > half, sum(c.rstrip().endswith(".") for c in captions) > half
+
+    @cached_property
+    def _forms(self) -> dict[str, str]:
+        """Return words that are mostly not in lower case inside a sentence, such as names, as they are written."""
+        # somebody who shouts says nothing about names
+        inside = [w for caption in self.captions if not caption.isupper() for w in surface_words(caption)[1:]]
+        seen: dict[str, Counter[str]] = {word.casefold(): Counter() for word in inside if word != word.casefold()}
+        for word in inside:
+            if (lower := word.casefold()) in seen:
+                seen[lower][word] += 1
+        usual = {word: forms.most_common(1)[0][0] for word, forms in seen.items()}
+        return {word: form for word, form in usual.items() if form != word}
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The memory of one prompt, an entry for each word read."""
+
+    tokens: Ints
+    """Words by their number in the vocabulary; slots come after it."""
+    shares: Floats
+    """Each word's share of the votes."""
+    places: Ints
+    """Where in its caption each word stands; ``LENGTH`` for words read for their votes alone."""
+    ranks: Ints
+    """Which caption each word stands in, the nearest is 0; ``SEQUENCES`` for words read for their votes alone."""
+    outside: tuple[int, ...]
+    """The numbers, beyond the vocabulary, of the words in the slots."""
+
+    def find_doubled(self) -> frozenset[int]:
+        """Return the words that stand twice in a row in a caption that was read."""
+        together = (self.ranks[1:] == self.ranks[:-1]) & (self.ranks[1:] < SEQUENCES)
+        return frozenset(self.tokens[1:][together & (self.tokens[1:] == self.tokens[:-1])].tolist())
+
+    def find_twice(self) -> frozenset[int]:
+        """Return the words that stand more than once in a caption that was read."""
+        counts = Counter(zip(self.ranks.tolist(), self.tokens.tolist(), strict=True))
+        return frozenset(word for (rank, word), count in counts.items() if count > 1 and rank < SEQUENCES)
+
+
+def read(captions: Sequence[Sequence[int]], vocabulary: int) -> Reading:
+    """Return the memory for retrieved captions, nearest first.
+
+    Args:
+        captions: the words of each as numbers. Those below ``vocabulary`` are known, and all others stand for words
+            outside it.
+        vocabulary: the size of the vocabulary.
+    """
+    shares = _shares(captions[:VOTERS])
+    voted = sorted(shares, key=lambda word: (-shares[word], word))
+    outside = tuple(word for word in voted if word >= vocabulary)[:SLOTS]
+    slot = {word: vocabulary + place for place, word in enumerate(outside)}
+    rows = [
+        (word, place, rank)
+        for rank, caption in enumerate(captions[:SEQUENCES])
+        for place, word in enumerate(caption[:LENGTH])
+    ]
+    rows += [(word, LENGTH, SEQUENCES) for word in voted[:BAG]]
+    return Reading(
+        tokens=np.array([word if word < vocabulary else slot.get(word, UNKNOWN) for word, _, _ in rows], np.int64),
+        shares=np.array([shares[word] for word, _, _ in rows], np.float32),
+        places=np.array([place for _, place, _ in rows], np.int64),
+        ranks=np.array([rank for _, _, rank in rows], np.int64),
+        outside=outside,
+    )
+
+
+def _shares(captions: Sequence[Sequence[int]]) -> dict[int, float]:
+    """Return for each word the share of the captions, nearer ones counting more, that use it."""
+    weights = [1 / (rank + _RANK_OFFSET) for rank in range(len(captions))]
+    votes: dict[int, float] = {}
+    for weight, caption in zip(weights, captions, strict=True):
+        for word in set(caption):
+            votes[word] = votes.get(word, 0.0) + weight
+    total = sum(weights)
+    return {word: vote / total for word, vote in votes.items()}

@@ -1,9 +1,9 @@
 """The writer: the caption language model inside the package, some million parameters on onnxruntime.
 
 It reads the retrieved captions and, where they come from the encoder it was trained with, the image's point in caption
-space and what the encoder saw in each place of the image. A prompt is read once; then all of its sentences grow word by
-word together, each word either from the vocabulary or copied from the captions, which is how it says words it never
-saw. ``tools/train_writer.py`` made it.
+space and what the encoder saw in each place of the image. A prompt is read once; then its sentences and those of other
+prompts grow together word by word, each word either from the vocabulary or copied from the captions, which is how it
+says words it never saw. ``tools/train_writer.py`` made it.
 
 The nearest captions are read word by word. All of them vote for words, the nearer ones with more weight, and the words
 with most votes are read too, each with its share. A word the writer's vocabulary lacks takes a slot: a nameless word
@@ -13,7 +13,6 @@ that can be read and copied like any other, and gets its name back when the sent
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -29,24 +28,12 @@ from recap.encoders.network import cores
 from recap.encoders.onnx import open_sessions
 from recap.errors import AssetError, InputError
 from recap.language.base import Decoding, draw_tokens, files_fingerprint, uniforms
-from recap.language.words import Phrases, join_words, surface_words, triples_of, words
+from recap.language.prompt import BEGIN, END, ENTRIES, PAD, UNKNOWN, VOTERS, Floats, Ints, Reading, Style, read
+from recap.language.words import Phrases, triples_of, words
 from recap.types import Draft, Prompt
 
-PAD, BEGIN, END, UNKNOWN = range(4)
-SPECIAL = ("<pad>", "<begin>", "<end>", "<unknown>")
-
-SLOTS = 32
-"""Number of words outside the vocabulary that can be told apart in one prompt."""
-SEQUENCES = 8
-"""Number of captions that are read word by word."""
-LENGTH = 18
-"""Number of words of them that are read."""
-BAG = 40
-"""Number of words that are read for their votes."""
-VOTERS = 100
-"""Number of captions that vote."""
-
-_RANK_OFFSET = 20
+TOGETHER = 16
+"""Number of prompts whose sentences grow together."""
 
 CLICHES = ("sitting on top", "sits on top", "sit on top", "laying on top")
 """Said by the writer ten times as often as by people, where "on" says the same."""
@@ -60,63 +47,6 @@ STRANGE = 16.0
 
 FILES = ("read.onnx", "step.onnx", "config.json", "phrases.bin")
 FOLDER = Path(__file__).parent.parent / "data" / "writer"
-
-Floats = npt.NDArray[np.float32]
-Ints = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """The memory of one prompt, an entry for each word read."""
-
-    tokens: Ints
-    """Words by their number in the vocabulary; slots come after it."""
-    shares: Floats
-    """Each word's share of the votes."""
-    places: Ints
-    """Where in its caption each word stands; ``LENGTH`` for words read for their votes alone."""
-    ranks: Ints
-    """Which caption each word stands in, the nearest is 0; ``SEQUENCES`` for words read for their votes alone."""
-    outside: tuple[int, ...]
-    """The numbers, beyond the vocabulary, of the words in the slots."""
-
-
-def read(captions: Sequence[Sequence[int]], vocabulary: int) -> Reading:
-    """Return the memory for retrieved captions, nearest first.
-
-    Args:
-        captions: the words of each as numbers. Those below ``vocabulary`` are known, and all others stand for words
-            outside it.
-        vocabulary: the size of the vocabulary.
-    """
-    shares = _shares(captions[:VOTERS])
-    voted = sorted(shares, key=lambda word: (-shares[word], word))
-    outside = tuple(word for word in voted if word >= vocabulary)[:SLOTS]
-    slot = {word: vocabulary + place for place, word in enumerate(outside)}
-    rows = [
-        (word, place, rank)
-        for rank, caption in enumerate(captions[:SEQUENCES])
-        for place, word in enumerate(caption[:LENGTH])
-    ]
-    rows += [(word, LENGTH, SEQUENCES) for word in voted[:BAG]]
-    return Reading(
-        tokens=np.array([word if word < vocabulary else slot.get(word, UNKNOWN) for word, _, _ in rows], np.int64),
-        shares=np.array([shares[word] for word, _, _ in rows], np.float32),
-        places=np.array([place for _, place, _ in rows], np.int64),
-        ranks=np.array([rank for _, _, rank in rows], np.int64),
-        outside=outside,
-    )
-
-
-def _shares(captions: Sequence[Sequence[int]]) -> dict[int, float]:
-    """Return for each word the share of the captions, nearer ones counting more, that use it."""
-    weights = [1 / (rank + _RANK_OFFSET) for rank in range(len(captions))]
-    votes: dict[int, float] = {}
-    for weight, caption in zip(weights, captions, strict=True):
-        for word in set(caption):
-            votes[word] = votes.get(word, 0.0) + weight
-    total = sum(weights)
-    return {word: vote / total for word, vote in votes.items()}
 
 
 @dataclass(frozen=True)
@@ -142,9 +72,84 @@ class _Config:
         except (OSError, ValueError, TypeError) as error:
             raise AssetError(f"{folder} holds no writer, or a broken one ({error}); install recap again") from error
 
-    def empty_past(self, sentences: int) -> Floats:
-        """Return keys and values of sentences that have not begun."""
-        return np.zeros((self.layers, 2, sentences, self.heads, 0, self.width // self.heads), np.float32)
+    def empty_past(self) -> Floats:
+        """Return the keys, or the values, of a sentence that has not begun."""
+        return np.zeros((1, self.heads, 0, self.width // self.heads), np.float32)
+
+
+@dataclass
+class _Growth:
+    """The sentences of one prompt while they grow."""
+
+    uniform: Floats
+    doubled: frozenset[int]
+    twice: frozenset[int]
+    sentences: list[tuple[int, ...]]
+    logprobs: npt.NDArray[np.float64]
+    growing: Ints
+    """Which sentences have not ended;"""
+    begun: Ints
+    """and which of the different beginnings each of these has."""
+    beginnings: list[tuple[int, ...]]
+
+    @classmethod
+    def of(cls, reading: Reading, uniform: Floats) -> _Growth:
+        count = uniform.shape[1]
+        everyone, first = np.arange(count), np.zeros(count, np.int64)
+        may = reading.find_doubled(), reading.find_twice()
+        return cls(uniform, *may, [()] * count, np.zeros(count), everyone, first, [()])
+
+    @property
+    def alive(self) -> bool:
+        return bool(self.beginnings)
+
+    @property
+    def last_words(self) -> list[int]:
+        return [beginning[-1] if beginning else BEGIN for beginning in self.beginnings]
+
+    def take(self, chosen: Ints, logprobs: Floats) -> list[int]:
+        """Let each sentence grow by a word; return from which beginnings the new ones go on."""
+        # the end counts as a word: a sentence that breaks off is an unlikely one
+        self.logprobs[self.growing] += logprobs
+        kept = chosen != END
+        self.growing = self.growing[kept]
+        grown = list(zip(self.begun[kept].tolist(), chosen[kept].tolist(), strict=True))
+        different = {pair: row for row, pair in enumerate(dict.fromkeys(grown))}
+        self.beginnings = [(*self.beginnings[parent], word) for parent, word in different]
+        self.begun = np.array([different[pair] for pair in grown], np.int64)
+        for row, beginning in zip(self.growing.tolist(), self.begun.tolist(), strict=True):
+            self.sentences[row] = self.beginnings[beginning]
+        return [parent for parent, _ in different]
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """What several prompts were read as, filled up to one length: no prompt's arithmetic depends on the others'."""
+
+    tokens: Ints
+    inputs: dict[str, Floats]
+
+    @classmethod
+    def of(cls, prompts: Sequence[tuple[Ints, Floats, Floats, Floats]]) -> _Memory:
+        """Put together the words of each prompt, its keys, its values and its keys for copying."""
+        _, keys, values, copy_keys = prompts[0]
+        (layers, heads, width, entries), words_read = keys.shape, copy_keys.shape[1]
+        front, size = entries - words_read, entries - words_read + ENTRIES
+        all_keys = np.zeros((layers, len(prompts), heads, width, size), np.float32)
+        all_values = np.zeros((layers, len(prompts), heads, size, width), np.float32)
+        copying = np.zeros((len(prompts), len(copy_keys), ENTRIES), np.float32)
+        tokens, mask = np.zeros((len(prompts), ENTRIES), np.int64), np.zeros((len(prompts), size), np.float32)
+        for row, (words_, keys, values, copy_keys) in enumerate(prompts):
+            tokens[row, : len(words_)], copying[row, :, : len(words_)] = words_, copy_keys
+            mask[row, front + len(words_) :] = -np.inf
+            all_keys[:, row, :, :, : keys.shape[3]], all_values[:, row, :, : keys.shape[3]] = keys, values
+        stored = {f"keys_{layer}": part for layer, part in enumerate(all_keys)}
+        stored |= {f"values_{layer}": part for layer, part in enumerate(all_values)}
+        return cls(tokens, {"mask": mask, "copy_keys": copying, **stored})
+
+    def of_prompts(self, rows: Sequence[int]) -> _Memory:
+        """Return that of some prompts."""
+        return _Memory(self.tokens[rows], {name: part[rows] for name, part in self.inputs.items()})
 
 
 class WriterModel:
@@ -183,31 +188,42 @@ class WriterModel:
 
         Their log-probabilities are the model's, less ``STRANGE`` for what nobody wrote.
         """
-        if len(prompts) < 2 or self._workers < 2:
-            return [self._write_one(prompt, decoding) for prompt in prompts]
-        # each prompt by itself, so that its drafts depend on it alone, but several at a time
+        size = min(TOGETHER, -(-len(prompts) // self._workers)) or 1
+        parts = [prompts[start : start + size] for start in range(0, len(prompts), size)]
+        if len(parts) < 2 or self._workers < 2:
+            return [drafts for part in parts for drafts in self._write(part, decoding)]
         with ThreadPoolExecutor(self._workers) as pool:
-            return list(pool.map(lambda prompt: self._write_one(prompt, decoding), prompts))
+            return [drafts for part in pool.map(lambda part: self._write(part, decoding), parts) for drafts in part]
 
     def familiarity(self, captions: Sequence[str]) -> float:
         """Return the share of the words of captions that it knows."""
         said = [word in self._number for caption in captions for word in words(caption)]
         return sum(said) / max(1, len(said))
 
-    def _write_one(self, prompt: Prompt, decoding: Decoding) -> list[Draft]:
-        captions = list(prompt.pool or prompt.captions)[:VOTERS]
-        numbered, names = self._numbers(captions)
-        reading = read(numbered, len(self._vocabulary))
-        grown = self._grow(reading, self._picture(prompt), uniforms(decoding, prompt.text), decoding)
-        style = Style(captions)
+    def _write(self, prompts: Sequence[Prompt], decoding: Decoding) -> list[list[Draft]]:
+        pools = [list(prompt.pool or prompt.captions)[:VOTERS] for prompt in prompts]
+        numbered = [self._numbers(captions) for captions in pools]
+        readings = [read(sentences, len(self._vocabulary)) for sentences, _ in numbered]
+        grown = [
+            _Growth.of(reading, uniforms(decoding, prompt.text))
+            for reading, prompt in zip(readings, prompts, strict=True)
+        ]
+        self._grow(grown, self._remember(readings, prompts), decoding)
+        styles = map(Style, pools)
+        return list(map(self._drafts, grown, readings, numbered, styles))
+
+    def _drafts(
+        self, grown: _Growth, reading: Reading, numbered: tuple[list[list[int]], dict[int, str]], style: Style
+    ) -> list[Draft]:
+        sentences, names = numbered
         slots = {len(self._vocabulary) + place: names[word] for place, word in enumerate(reading.outside)}
-        written = {triple for caption in numbered for triple in triples_of(caption, BEGIN, END)}
+        written = {triple for caption in sentences for triple in triples_of(caption, BEGIN, END)}
         return [
             Draft(
                 style.sentence([slots.get(number) or self._vocabulary[number] for number in sentence]),
                 logprob - STRANGE * self._count_strange(sentence, written),
             )
-            for sentence, logprob in grown
+            for sentence, logprob in zip(grown.sentences, grown.logprobs.tolist(), strict=True)
         ]
 
     def _count_strange(self, sentence: Sequence[int], written: Container[tuple[int, int, int]]) -> int:
@@ -244,40 +260,49 @@ class WriterModel:
             "seen": np.array(details is not None, np.float32),
         }
 
-    def _grow(
-        self, reading: Reading, picture: dict[str, Floats], uniform: Floats, decoding: Decoding
-    ) -> list[tuple[tuple[int, ...], float]]:
-        """Return the sentences as numbers, each with its log-probability.
+    def _remember(self, readings: Sequence[Reading], prompts: Sequence[Prompt]) -> _Memory:
+        """Read the prompts."""
+        read_ = []
+        for reading, prompt in zip(readings, prompts, strict=True):
+            inputs = _as_inputs(reading)
+            read_.append((inputs["tokens"], *self._read.run(None, {**inputs, **self._picture(prompt)})))
+        return _Memory.of(read_)
 
-        What sentences have in common is computed once: half of all their words.
+    def _grow(self, growths: Sequence[_Growth], memory: _Memory, decoding: Decoding) -> None:
+        """Let all sentences of all prompts grow to their ends.
+
+        What sentences of a prompt have in common is computed once: half of all their words.
         """
-        memory = _as_inputs(reading)
-        stored, copy_keys = self._read.run(None, {**memory, **picture})
-        doubled, twice = _find_doubled(reading), _find_twice(reading)
-        count = uniform.shape[1]
-        past = self._config.empty_past(1)
-        beginnings: list[tuple[int, ...]] = [()]
-        sentences, logprobs = beginnings * count, np.zeros(count)
-        growing, begun = np.arange(count), np.zeros(count, np.int64)
+        layers, cells = range(self._config.layers), decoding.sentences
+        names = [f"past_{part}_{layer}" for layer in layers for part in ("keys", "values")]
+        past = [self._config.empty_past()] * len(names)
+        parents = np.zeros(len(growths), np.int64)
         for place in range(min(decoding.max_tokens, self._config.longest)):
-            current = np.array([beginning[-1] if beginning else BEGIN for beginning in beginnings], np.int64)
-            fed = {"words": current, "place": np.array(place), "past": past, "stored": stored, "copy_keys": copy_keys}
-            probabilities, past = self._step.run(None, {**fed, "tokens": memory["tokens"]})
-            banned = [[*_find_repeats(s, doubled), *self._find_stale(s, twice)] for s in beginnings]
-            chosen, logprob = choose(probabilities, uniform[place, growing], decoding, banned, begun)
-            # the end counts as a word: a sentence that breaks off is an unlikely one
-            logprobs[growing] += logprob
-            kept = chosen != END
-            growing, grown = growing[kept], list(zip(begun[kept].tolist(), chosen[kept].tolist(), strict=True))
-            if not grown:
+            if 2 * sum(growth.alive for growth in growths) <= len(growths):
+                kept = [number for number, growth in enumerate(growths) if growth.alive]
+                growths, memory = [growths[number] for number in kept], memory.of_prompts(kept)
+            counts = np.array([len(growth.beginnings) for growth in growths])
+            rows = np.arange(counts.sum())
+            owners, starts = np.repeat(np.arange(len(counts)), counts), counts.cumsum() - counts
+            at = owners * cells + rows - starts[owners]
+            spread = np.zeros((len(counts), cells), np.int64)
+            spread.flat[at] = rows
+            fed = {"words": np.array([word for growth in growths for word in growth.last_words]), "cells": at}
+            fed |= {"place": np.array(place), "parents": parents, "spread": spread, "tokens": memory.tokens[owners]}
+            fed |= dict(zip(names, past, strict=True))
+            probabilities, *past = self._step.run(None, fed | memory.inputs)
+            banned = [self._find_banned(beginning, growth) for growth in growths for beginning in growth.beginnings]
+            uniform = np.concatenate([growth.uniform[place, growth.growing] for growth in growths])
+            begun = [growth.begun + start for growth, start in zip(growths, starts.tolist(), strict=True)]
+            chosen, logprobs = choose(probabilities, uniform, decoding, banned, np.concatenate(begun))
+            ends = np.cumsum([len(growth.growing) for growth in growths])[:-1]
+            steps = zip(growths, starts.tolist(), np.split(chosen, ends), np.split(logprobs, ends), strict=True)
+            parents = np.array([start + row for growth, start, one, its in steps for row in growth.take(one, its)])
+            if not len(parents):
                 break
-            different = {pair: row for row, pair in enumerate(dict.fromkeys(grown))}
-            past = past[:, :, [parent for parent, _ in different]]
-            beginnings = [(*beginnings[parent], word) for parent, word in different]
-            begun = np.array([different[pair] for pair in grown])
-            for row, beginning in zip(growing.tolist(), begun.tolist(), strict=True):
-                sentences[row] = beginnings[beginning]
-        return list(zip(sentences, logprobs.tolist(), strict=True))
+
+    def _find_banned(self, sentence: tuple[int, ...], growth: _Growth) -> list[int]:
+        return [*_find_repeats(sentence, growth.doubled), *self._find_stale(sentence, growth.twice)]
 
     def _find_stale(self, sentence: tuple[int, ...], twice: frozenset[int]) -> list[int]:
         """Return what completes a cliche, and what was said already, one thing or several; but for what is said twice.
@@ -301,39 +326,6 @@ def load_writer(*, device: str = "cpu", threads: int | None = None) -> WriterMod
     return WriterModel(threads=threads)
 
 
-@dataclass(frozen=True)
-class Style:
-    """How the captions of a prompt are written, so that new ones look like them."""
-
-    captions: Sequence[str]
-
-    def sentence(self, lower: Sequence[str]) -> str:
-        """Return words in lower case as a sentence in this style."""
-        written = [self._forms.get(word, word) for word in lower]
-        capital, stop = self._habits
-        if written and capital:
-            written[0] = written[0][:1].upper() + written[0][1:]
-        return join_words(written) + ("." if written and stop else "")
-
-    @cached_property
-    def _habits(self) -> tuple[bool, bool]:
-        """Whether most captions begin with a capital, and end in a full stop."""
-        half, captions = len(self.captions) / 2, self.captions
-        return sum(c[:1].isupper() for c in captions) > half, sum(c.rstrip().endswith(".") for c in captions) > half
-
-    @cached_property
-    def _forms(self) -> dict[str, str]:
-        """Return words that are mostly not in lower case inside a sentence, such as names, as they are written."""
-        # somebody who shouts says nothing about names
-        inside = [w for caption in self.captions if not caption.isupper() for w in surface_words(caption)[1:]]
-        seen: dict[str, Counter[str]] = {word.casefold(): Counter() for word in inside if word != word.casefold()}
-        for word in inside:
-            if (lower := word.casefold()) in seen:
-                seen[lower][word] += 1
-        usual = {word: forms.most_common(1)[0][0] for word, forms in seen.items()}
-        return {word: form for word, form in usual.items() if form != word}
-
-
 def choose(
     probabilities: Floats,
     uniform: Floats,
@@ -343,16 +335,16 @@ def choose(
 ) -> tuple[Ints, Floats]:
     """Return for each number a word and its log-probability before temperature and cuts.
 
-    Numbers belong to ``rows`` of probabilities, by default one to each; no word is among its row's ``banned``.
+    Numbers belong to ``rows`` of probabilities, by default one to each; no word is among its row's ``banned``, whose
+    probabilities become 0.
     """
     rows = np.arange(len(probabilities)) if rows is None else rows
-    allowed = probabilities.copy()
-    allowed[:, [PAD, BEGIN, UNKNOWN]] = 0
-    for row, out in zip(allowed, banned, strict=False):
+    for special in (PAD, BEGIN, UNKNOWN):
+        probabilities[:, special] = 0
+    for row, out in zip(probabilities, banned, strict=False):
         row[out] = 0
-    chosen: Ints = draw_tokens(allowed, uniform, decoding, rows)
-    taken = probabilities[rows, chosen]
-    return chosen, np.log(np.maximum(taken, 1e-30))
+    chosen: Ints = draw_tokens(probabilities, uniform, decoding, rows)
+    return chosen, np.log(np.maximum(probabilities[rows, chosen], 1e-30))
 
 
 def _find_repeats(sentence: Sequence[int], doubled: frozenset[int]) -> list[int]:
@@ -372,18 +364,6 @@ def _followers(phrases: Sequence[str], number: Mapping[str, int]) -> dict[tuple[
         if all(word in number for word in (*before, last)):
             found.setdefault(tuple(number[word] for word in before), []).append(number[last])
     return found
-
-
-def _find_doubled(reading: Reading) -> frozenset[int]:
-    """Return the words that stand twice in a row in a caption that was read."""
-    together = (reading.ranks[1:] == reading.ranks[:-1]) & (reading.ranks[1:] < SEQUENCES)
-    return frozenset(reading.tokens[1:][together & (reading.tokens[1:] == reading.tokens[:-1])].tolist())
-
-
-def _find_twice(reading: Reading) -> frozenset[int]:
-    """Return the words that stand more than once in a caption that was read."""
-    counts = Counter(zip(reading.ranks.tolist(), reading.tokens.tolist(), strict=True))
-    return frozenset(word for (rank, word), count in counts.items() if count > 1 and rank < SEQUENCES)
 
 
 def _or_zeros(values: Floats | None, size: int) -> Floats:
