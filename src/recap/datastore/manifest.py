@@ -232,10 +232,13 @@ def write_matrix(
 
 
 def column_numbers(column: Any) -> npt.NDArray[Any]:
-    """Return an Arrow column of integers without a copy; ``to_numpy`` would import pandas first, where it is there."""
+    """Return an Arrow column of integers without a copy; ``to_numpy`` would import pandas first, where it is there.
+
+    So do the column's own words for its type, which fail without pandas in older versions.
+    """
     if column.null_count:
         return np.asarray(column.to_numpy())
-    dtype = np.dtype(column.type.to_pandas_dtype())
+    dtype = np.dtype(str(column.type))
     return np.frombuffer(column.buffers()[1] or b"", dtype, len(column), dtype.itemsize * column.offset)
 
 
