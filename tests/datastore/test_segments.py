@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recap.datastore import CaptionRow, Datastore, DiskStore
+from recap.datastore import CaptionRow, Datastore, DiskStore, segments
 from recap.datastore.base import Columns, Filters
 from recap.datastore.manifest import column_numbers, count_joined
 from recap.datastore.segments import SMALL_BLOCK, Segment, Segments
@@ -99,12 +99,22 @@ def test_the_hash_is_that_of_ids_and_texts(unit):
     assert store.content_hash() == hashlib.sha256("0 a b\n1 ü\n\n3 c\n".encode()).hexdigest()
 
 
-def write_arrow(path, **columns):
+@pytest.fixture
+def files(tmp_path, unit):
+    """Where a segment of three captions may be; its vectors are there."""
+    store = Datastore(16)
+    store.add(["a", "b", "c"], unit(3))
+    store.save(tmp_path)
+    return tmp_path / "captions.arrow", tmp_path / "segment-00001.safetensors"
+
+
+def write_arrow(path, compression=None, **columns):
     ids = np.arange(3)
     texts = pyarrow.array(["x"] * 3, pyarrow.large_string())
     known = {"id": ids, "text": texts, "source": texts.dictionary_encode(), "synthetic": ids > 5, "image_id": texts}
     batch = pyarrow.RecordBatch.from_pydict({**known, **columns})
-    with pyarrow.ipc.new_file(path, batch.schema) as writer:
+    options = pyarrow.ipc.IpcWriteOptions(compression=compression)
+    with pyarrow.ipc.new_file(path, batch.schema, options=options) as writer:
         writer.write_batch(batch)
 
 
@@ -119,16 +129,52 @@ def write_arrow(path, **columns):
         {"image_id": pyarrow.array(["x", None, "y"], pyarrow.large_string())},
     ],
 )
-def test_columns_of_another_kind_are_not_read(tmp_path, unit, columns):
-    store = Datastore(16)
-    store.add(["a", "b", "c"], unit(3))
-    store.save(tmp_path)
-    files = (tmp_path / "captions.arrow", tmp_path / "segment-00001.safetensors")
+def test_columns_of_another_kind_are_not_read(files, columns):
     write_arrow(files[0])
     assert len(Segment.open(files, 3, 16, "float32")) == 3
     write_arrow(files[0], **columns)
     with pytest.raises(PackError, match=r"captions\.arrow"):
         Segment.open(files, 3, 16, "float32")
+
+
+@pytest.mark.parametrize("compression", ["zstd", "lz4"])
+def test_what_is_compressed_is_not_read(files, compression):
+    """Little could become much: nothing may be unpacked before that is seen."""
+    many = pyarrow.array(["x" * 2_000_000] * 3, pyarrow.large_string())
+    write_arrow(files[0], compression, image_id=many)
+    before = pyarrow.default_memory_pool().max_memory()
+    with pytest.raises(PackError, match="it is compressed"):
+        Segment.open(files, 3, 16, "float32")
+    assert pyarrow.default_memory_pool().max_memory() == before
+
+
+def text_column(offsets, data):
+    parts = [None, pyarrow.py_buffer(np.array(offsets, np.int64)), pyarrow.py_buffer(data)]
+    return pyarrow.Array.from_buffers(pyarrow.large_string(), len(offsets) - 1, parts)
+
+
+def read_rows(files):
+    store = Segments(16, "float32")
+    store.put(0, [Segment.open(files, 3, 16, "float32")])
+    return store.rows([0, 1, 2])
+
+
+@pytest.mark.parametrize("most", [0, 1_000_000])
+def test_offsets_are_checked_however_many_captions_there_are(files, monkeypatch, most):
+    monkeypatch.setattr(segments, "FULLY_VALIDATED", most)
+    write_arrow(files[0], text=text_column([0, 1, 2, 3], b"abc"))
+    assert [row.text for row in read_rows(files)] == ["a", "b", "c"]
+    write_arrow(files[0], text=text_column([0, 1 << 40, 2, 3], b"abc"))
+    with pytest.raises(PackError, match=r"captions\.arrow"):
+        Segment.open(files, 3, 16, "float32")
+
+
+@pytest.mark.parametrize("most", [0, 1_000_000])
+def test_a_caption_that_is_no_text_is_an_error_that_says_so(files, monkeypatch, most):
+    monkeypatch.setattr(segments, "FULLY_VALIDATED", most)
+    write_arrow(files[0], text=text_column([0, 1, 2, 3], b"a\xffc"))
+    with pytest.raises(PackError, match=r"captions\.arrow|pack verify"):
+        read_rows(files)
 
 
 @pytest.mark.parametrize("make", [Datastore, DiskStore.create])

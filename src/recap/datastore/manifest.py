@@ -45,6 +45,8 @@ MAX_DIMENSION = 1 << 20
 
 TYPES = {"float32": "F32", "float16": "F16", "int64": "I64"}
 ALIGNMENT = 64
+ARROW_START = 8
+"""Bytes of an Arrow file before its messages."""
 MAX_HEADER = 1 << 20
 
 MAX_ROW_BYTES = 4096
@@ -240,6 +242,54 @@ def column_numbers(column: Any) -> npt.NDArray[Any]:
         return np.asarray(column.to_numpy())
     dtype = np.dtype(str(column.type))
     return np.frombuffer(column.buffers()[1] or b"", dtype, len(column), dtype.itemsize * column.offset)
+
+
+def map_batch(path: Path, schema: Any, *, texts: bool) -> Any:
+    """Return the one batch of an Arrow file, mapped; ``texts`` says whether every letter is looked at.
+
+    Nothing in it may be compressed: twenty kilobytes could become a gigabyte. Offsets of strangers may point anywhere
+    in memory, so all are checked.
+    """
+    import pyarrow
+
+    with pyarrow.memory_map(str(path)) as source:
+        source.seek(ARROW_START)
+        for message in pyarrow.ipc.MessageReader.open_stream(source):
+            if message.type != "schema" and _is_compressed(message):
+                raise TypeError("it is compressed")
+            if message.type == "record batch":
+                break
+        source.seek(ARROW_START)
+        reader = pyarrow.ipc.open_stream(source)
+        batch = next(reader, None) if reader.schema.equals(schema) else None
+    if batch is None:
+        raise TypeError("its columns are of other kinds, or it is empty")
+    for column in batch.columns:
+        text = pyarrow.types.is_large_string(column.type) and not texts
+        (column.view(pyarrow.large_binary()) if text else column).validate(full=True)
+    return batch
+
+
+def _is_compressed(message: Any) -> bool:
+    """Tell whether a batch of Arrow is; its head is a flatbuffer, of which pyarrow shows no more than the bytes."""
+    data = bytes(message.metadata)
+
+    def read(place: int, size: int) -> int:
+        return int.from_bytes(data[place : place + size], "little")
+
+    def field(table: int, number: int) -> int:
+        """Return where a field of a table is, 0 where it has none."""
+        names = table - int.from_bytes(data[table : table + 4], "little", signed=True)
+        there = read(names + 4 + 2 * number, 2) if 4 + 2 * number < read(names, 2) else 0
+        return there and table + there
+
+    def follow(place: int) -> int:
+        return place + read(place, 4)
+
+    batch = follow(field(follow(0), 2))
+    if message.type == "dictionary":
+        batch = follow(field(batch, 1))
+    return field(batch, 3) > 0
 
 
 def map_matrix(path: Path, name: str, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:

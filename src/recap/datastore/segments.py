@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recap.datastore.base import CaptionRow, Columns, Filters, Ids, Mask, Names, names
-from recap.datastore.manifest import column_numbers, count_joined, map_matrix, read_table
+from recap.datastore.manifest import column_numbers, count_joined, map_batch, map_matrix, read_table
 from recap.errors import InputError, PackError
 from recap.types import Vectors, unit_rows
 
@@ -27,7 +27,7 @@ SMALL_BLOCK = 4096
 """As ``SMALL_SEGMENT`` for a segment in memory, so that single additions do not pile up."""
 
 FULLY_VALIDATED = 1_000_000
-"""Up to so many captions every id and offset of an Arrow file is checked before it is used."""
+"""Up to so many captions every id and letter of an Arrow file is checked before it is used."""
 
 
 class Segment:
@@ -366,7 +366,10 @@ def encode_sources(table: Any) -> Any:
 
 def _cells(column: Any, places: npt.NDArray[np.intp]) -> list[Any]:
     """Return some cells of an Arrow column; for few of them ``take`` and its imports would take longer."""
-    return [column[place].as_py() for place in places.tolist()]
+    try:
+        return [column[place].as_py() for place in places.tolist()]
+    except UnicodeDecodeError as error:
+        raise PackError("a caption is no text, so its file is damaged; recap pack verify says which") from error
 
 
 def _read_captions(path: Path, rows: int) -> Any:
@@ -375,12 +378,9 @@ def _read_captions(path: Path, rows: int) -> Any:
 
     try:
         if path.suffix == ".arrow":
-            batch = pyarrow.ipc.open_file(pyarrow.memory_map(str(path))).get_batch(0)
-            # offsets of strangers may point anywhere in memory
-            batch.validate(full=rows <= FULLY_VALIDATED)
+            batch = map_batch(path, _schema(), texts=rows <= FULLY_VALIDATED)
         else:
-            batch = encode_sources(read_table(path, COLUMNS, rows))
-        batch = batch.select(list(COLUMNS))
+            batch = encode_sources(read_table(path, COLUMNS, rows)).select(list(COLUMNS))
         if not batch.schema.equals(_schema()) or any(column.null_count for column in batch.columns):
             raise TypeError("its columns are of other kinds, or have gaps")
     except (pyarrow.ArrowException, OSError, KeyError, IndexError, ValueError, TypeError) as error:
