@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -225,6 +226,17 @@ def test_the_work_of_a_client_that_goes_away_is_dropped(start: Start, red: bytes
         server.wait_for(lambda: server.metric("recap_tasks_waiting") == 0)
         assert server.metric("recap_batch_size_count") - before < 64
     assert "ok" in server.get("/readyz")
+
+
+def test_no_request_gets_a_thread_for_itself(serve: Serve, red: bytes, shared_pack: Path):
+    """Each thread has memory of its own that it never gives back."""
+    client, before = serve(editable=True, search=shared_pack), set(threading.enumerate())
+    assert client.post("/v1/caption", files={"image": red}).status_code == 200
+    assert client.post("/v1/search", json={"text": "a wall"}).status_code == 200
+    for path in ("/v1/packs", "/v1/datastore", "/v1/models", "/api/tags", "/healthz", "/metrics"):
+        assert client.get(path).status_code == 200
+    new = {thread.name for thread in set(threading.enumerate()) - before}
+    assert not any(name.startswith("AnyIO worker") for name in new), new
 
 
 def test_off_loopback_it_wants_a_key(pack: Path, tmp_path: Path):

@@ -292,9 +292,9 @@ async def _file(files: StaticFiles, name: str, request: Request) -> Response:
 search_router = APIRouter(prefix="/v1/search", tags=["search"], responses=PROBLEMS)
 
 
-def searched_pictures(request: Request) -> PictureIndex:
+async def searched_pictures(request: Request) -> PictureIndex:
     """Return the pictures that can be searched, if there are any."""
-    index = service_of(request).engine.index
+    index = (await service_of(request)).engine.index
     if index is None:
         raise Problem(403, "no pictures can be searched here; recap serve --search FOLDER allows it")
     return index

@@ -26,9 +26,9 @@ logger = logging.getLogger("recap.server")
 datastore_router = APIRouter(prefix="/v1/datastore", tags=["datastore"], responses=PROBLEMS)
 
 
-def editable_service(request: Request) -> Service:
+async def editable_service(request: Request) -> Service:
     """Return the service, if its datastore may be looked at and changed."""
-    service = service_of(request)
+    service = await service_of(request)
     if not service.config.editable:
         raise Problem(403, "the datastore cannot be looked at or changed here; recap serve --editable allows it")
     return service

@@ -271,8 +271,8 @@ class Service:
         return results
 
 
-def service_of(request: Request) -> Service:
-    """Return the service that a request is for."""
+async def service_of(request: Request) -> Service:
+    """Return the service that a request is for; not awaiting anything, but a plain function would get a thread."""
     service = request.app.state.service
     assert isinstance(service, Service)
     return service
