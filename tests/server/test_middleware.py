@@ -143,6 +143,16 @@ def test_memory_for_bodies_is_given_back(serve: Serve, red: bytes):
     assert "recap_body_bytes_held 0.0" in client.get("/metrics").text
 
 
+@pytest.mark.parametrize("letter", ["\U0001f600", "\\ud83d\\ude00"])
+def test_a_text_of_four_bytes_a_letter_counts_for_them(serve: Serve, letter: str):
+    client = serve(max_body=200_000, max_held=200_000)
+    for text, status in (("?" * 100_000, 422), ("?" * 100_000 + letter, 503), ("?" * 1000 + letter, 422)):
+        content = f'{{"image": "{text}"}}'.encode()
+        answer = client.post("/v1/caption", content=content, headers={"Content-Type": "application/json"})
+        assert answer.status_code == status
+    assert "recap_body_bytes_held 0.0" in client.get("/metrics").text
+
+
 def test_pictures_are_limited_in_number(serve: Serve, red: bytes):
     client = serve(max_pictures=2)
     files = [("image", ("a.png", red))] * 3

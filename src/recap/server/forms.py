@@ -26,6 +26,7 @@ from recap.encoders.images import decoded_pixels, formats, open_picture
 from recap.errors import ImageError
 from recap.server.batching import Picture
 from recap.server.config import MAX_FIELD_BYTES, MAX_FIELDS, MAX_JSON_PARTS, MAX_NAME, ServerConfig
+from recap.server.middleware import ACCOUNT
 from recap.server.problems import Problem
 from recap.server.schemas import Form
 
@@ -108,6 +109,9 @@ async def read_json(request: Request) -> Any:
     body = await request.body()
     if sum(body.count(sign) for sign in (b",", b"{", b"[")) > MAX_JSON_PARTS:
         raise Problem(413, "the json has too many parts")
+    if not body.isascii() or b"\\u" in body:
+        # one letter beyond the first planes, and each of the text takes four bytes
+        request.scope[ACCOUNT].take(4 * len(body))
     try:
         return await asyncio.to_thread(json.loads, body)
     except (ValueError, RecursionError) as error:
