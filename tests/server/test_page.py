@@ -365,6 +365,8 @@ def test_on_a_phone_nothing_is_cut_off_and_axe_finds_no_serious_fault(open_page:
     page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
     page.get_by_role("button", name="Sample: cat").click()
     page.wait_for_selector("#evidence li")
+    assert page.locator("#shown").bounding_box()["y"] < PHONE["height"] / 2, "it is brought into sight"
+    assert page.locator("#score-references").bounding_box()["y"] < page.locator("#score button").bounding_box()["y"]
     drop(page, f"{'long' * 20}.png", red)
     becomes(page, "#said", re.compile("red"))
     page.locator("#evidence .x").first.click()

@@ -6,7 +6,7 @@ import { add, news, show, state } from "./state.js";
 
 export async function start() {
   byId("files").addEventListener("change", ({ target }) => {
-    add(target.files);
+    take(target.files);
     target.value = "";
   });
   takeDrops();
@@ -16,10 +16,18 @@ export async function start() {
     const typing = event.target.matches?.("input, textarea") && types.includes("text/plain");
     if (!files.length || typing) return;
     event.preventDefault();
-    add(files);
+    take(files);
   });
   news.addEventListener("strip", showStrip);
   showSamples(await api.samples().catch(() => []));
+}
+
+// Adds pictures; where their caption will stand far down, behind what a search found or on a phone, it is brought up.
+export function take(files) {
+  add(files);
+  const result = byId("result");
+  const { top } = result.getBoundingClientRect();
+  if (top < 0 || top > window.innerHeight / 2) result.scrollIntoView();
 }
 
 function takeDrops() {
@@ -36,7 +44,7 @@ function takeDrops() {
     if (!carriesFiles(event)) return;
     event.preventDefault();
     mark(-depth);
-    add(event.dataTransfer.files);
+    take(event.dataTransfer.files);
   });
 }
 
@@ -44,11 +52,11 @@ function showSamples(names) {
   const items = names.map((name) => {
     const label = name.replace(/\.\w+$/, "");
     const picture = make("img", { src: `static/samples/${encodeURIComponent(name)}`, alt: "", loading: "lazy" });
-    const take = () => api.sample(name).then((file) => add([file]), complain);
+    const click = () => api.sample(name).then((file) => take([file]), complain);
     return make(
       "li",
       {},
-      make("button", { type: "button", "aria-label": `Sample: ${label}`, title: label, click: take }, picture),
+      make("button", { type: "button", "aria-label": `Sample: ${label}`, title: label, click }, picture),
     );
   });
   byId("samples")

@@ -2,7 +2,8 @@
 
 import * as api from "./api.js";
 import { byId, calm, complain, counted, make } from "./dom.js";
-import { add, state } from "./state.js";
+import { take } from "./intake.js";
+import { state } from "./state.js";
 
 export function start() {
   const { search } = state.served.limits;
@@ -37,10 +38,7 @@ function tile({ id, name, similarity }) {
     return new File([blob], name.split("/").pop());
   });
   shown.catch(complain);
-  const click = async () => {
-    add([await shown]);
-    byId("result").scrollIntoView();
-  };
+  const click = async () => take([await shown]);
   const fit = make("small", { class: "expert" }, ` ${similarity.toFixed(2)}`);
   return make(
     "li",
