@@ -3,9 +3,10 @@ from __future__ import annotations
 import asyncio
 import io
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
@@ -228,25 +229,56 @@ def test_limits_that_contradict_each_other_are_refused():
         ServerConfig(timeout=0)
 
 
+Message = dict[str, Any]
+
+
+def post(
+    app: Any, path: str, receive: Callable[[], Awaitable[Message]], headers: Mapping[bytes, bytes]
+) -> tuple[int, bytes]:
+    """Send a request whose body comes from a function; return status and body of the answer."""
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b""}
+    scope |= {"headers": [(b"host", b"localhost"), *headers.items()], "scheme": "http", "server": ("localhost", 80)}
+    asyncio.run(app(scope, receive, send))
+    return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
+
+
 def test_a_body_that_does_not_arrive_in_time_is_given_up(serve: Serve):
-    app = serve(body_timeout=0.05).app
-    sent: list[dict[str, object]] = []
     begun = iter([{"type": "http.request", "body": b"--x\r\n", "more_body": True}])
 
-    async def receive() -> dict[str, object]:
+    async def receive() -> Message:
         for message in begun:
             return message
         await asyncio.Event().wait()
         raise AssertionError
 
-    async def send(message: dict[str, object]) -> None:
-        sent.append(message)
+    headers = {b"content-type": b"multipart/form-data; boundary=x"}
+    status, body = post(serve(body_timeout=0.05).app, "/v1/caption", receive, headers)
+    assert status == 408
+    assert b"did not arrive within 0.05 seconds" in body
 
-    headers = [(b"host", b"localhost"), (b"content-type", b"multipart/form-data; boundary=x")]
-    scope = {"type": "http", "method": "POST", "path": "/v1/caption", "raw_path": b"/v1/caption", "query_string": b""}
-    asyncio.run(app({**scope, "headers": headers, "scheme": "http", "server": ("localhost", 80)}, receive, send))
-    assert sent[0]["status"] == 408
-    assert b"did not arrive within 0.05 seconds" in b"".join(message.get("body", b"") for message in sent[1:])  # type: ignore[misc]
+
+@pytest.mark.parametrize("path", ["/v1/caption", "/v1/chat/completions", "/api/generate", "/v1/search"])
+@pytest.mark.parametrize("kind", [b"multipart/form-data; boundary=x", b"application/json", b"image/jpeg"])
+def test_of_forty_megabytes_no_more_is_read_than_a_request_may_have(serve: Serve, path: str, kind: bytes):
+    app, most, taken = serve().app, ServerConfig().max_body, 0
+    piece = b'--x\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\n'.ljust(1 << 20, b" ")
+
+    async def receive() -> Message:
+        nonlocal taken
+        taken += len(piece)
+        assert taken <= 40 << 20
+        return {"type": "http.request", "body": piece, "more_body": True}
+
+    told = {b"content-type": kind, b"content-length": b"%d" % (40 << 20)}
+    assert post(app, path, receive, told)[0] == 413
+    assert taken == 0, "its length is enough"
+    assert post(app, path, receive, {b"content-type": kind})[0] in (413, 415)
+    assert taken <= most + len(piece)
 
 
 def test_pages_of_named_origins_may_use_the_service(serve: Serve):

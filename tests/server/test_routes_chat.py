@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import json
 import os
+import struct
 import subprocess
 import sys
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -175,6 +177,22 @@ def test_json_and_a_plain_picture_are_captioned_like_a_form(serve: Serve, red: b
 
 
 GIF = base64.b64encode(b"GIF89a" + b"\xff\xff\xff\xff" + bytes(20)).decode()
+
+
+def bomb() -> str:
+    """Return a PNG of a billion pixels, in a few kilobytes."""
+    chunks = [(b"IHDR", struct.pack(">IIBBBBB", 32_000, 32_000, 8, 2, 0, 0, 0)), (b"IDAT", zlib.compress(bytes(10**6)))]
+    parts = [
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    ]
+    return base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"".join(parts)).decode()
+
+
+def image_part(content: str) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{content}"}}
+
+
+BOMB = bomb()
 HOSTILE: list[tuple[str, Any, int]] = [
     ("/v1/caption", {"image": "A" * 3_000_000}, 413),
     ("/v1/caption", {"image": "no base64!"}, 422),
@@ -193,6 +211,11 @@ HOSTILE: list[tuple[str, Any, int]] = [
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "sound"}]}]}, 422),
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a" * 200_000}]}, 422),
     ("/v1/chat/completions", 7, 422),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": [image_part(GIF)] * 100}]}, 413),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": [image_part(BOMB)]}]}, 422),
+    ("/v1/caption", {"image": BOMB}, 422),
+    ("/api/generate", {"images": [BOMB]}, 422),
+    ("/api/chat", {"messages": [{"role": "user", "images": [GIF] * 100}]}, 413),
     ("/api/generate", {"images": [GIF] * 100}, 413),
     ("/api/generate", {"images": ["%%%"]}, 422),
     ("/api/generate", {"images": "one"}, 422),
