@@ -98,6 +98,9 @@ def test_k_is_searched_greedily_and_the_best_is_named(run: Run, data: Path, enco
     texts = [caption.text for caption in greedy.caption_vectors(search.pictures.images)]
     assert value(rows["4"], "CIDEr-D") == pytest.approx(100 * cider_d(texts, search.pictures.captions).value)
     assert outcome.figures.keys() == {"search-k"}
+    alone = run("search-k", "none", ks="1,4")
+    stated = "map procrustes, selection rule consensus, candidates among the k nearest captions, k of the row."
+    assert f"Captions: {stated}" in alone.tables["search-k"].notes
 
 
 def test_a_grid_retrieves_embeds_and_writes_nothing_twice(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,8 +101,11 @@ def settings_note(settings: Settings, model: LanguageModel | None, **stated: str
     if model is not None:
         drawn = settings.decoding
         facts |= {"temperature": f"{drawn.temperature:g}", "samples": drawn.samples, "k": settings.k}
+    else:  # nothing is drawn
+        stated = {name: value for name, value in stated.items() if name in ("map", "k")}
     if model is None or settings.candidates != "lm":
-        facts["candidates among"] = f"the {settings.pool} nearest captions" + (", too" if model else "")
+        pool = "k" if model is None and "k" in stated else settings.pool
+        facts["candidates among"] = f"the {pool} nearest captions" + (", too" if model else "")
     return f"Captions: {', '.join(f'{name} {value}' for name, value in (facts | stated).items())}."
 
 
