@@ -59,10 +59,14 @@ class Preprocess:
 
     def __call__(self, picture: Image.Image) -> Pixels:
         """Return the picture as a normalised float32 array of shape (3, size, size)."""
-        values = np.asarray(self.scale(picture), np.float32)
+        scaled = np.asarray(self.scale(picture))
         mean, std = np.array(self.mean, np.float32), np.array(self.std, np.float32)
-        values = values * (1 / (255 * std)) - mean / std
-        return np.ascontiguousarray(values.transpose(2, 0, 1), np.float32)
+        values = np.empty(self.shape, np.float32)
+        # a channel at a time, from bytes to where it ends up: half the time of the same in four arrays
+        for channel, (factor, offset) in enumerate(zip(1 / (255 * std), mean / std, strict=True)):
+            np.multiply(scaled[:, :, channel], factor, out=values[channel])
+            values[channel] -= offset
+        return values
 
     def scale(self, picture: Image.Image) -> Image.Image:
         """Return the picture at ``size`` x ``size``."""
