@@ -6,9 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recap.metrics import ngrams
-from recap.metrics.ngrams import MAX_N, GroupedCounts, NgramTable, Sentences, pack_sentences, ranges
+from recap.metrics.ngrams import MAX_N, GroupedCounts, NgramTable, Sentences, offsets_of, ranges
 
 SENTENCES = st.lists(st.lists(st.integers(0, 4), max_size=7), min_size=1, max_size=6)
+
+
+def pack_sentences(lists: list[list[int]]) -> Sentences:
+    return Sentences(np.array([word for words in lists for word in words], np.int64), offsets_of([*map(len, lists)]))
 
 
 def grams(words: list[int], n: int) -> list[tuple[int, ...]]:

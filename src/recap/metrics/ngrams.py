@@ -6,9 +6,7 @@ n-1 and stay dense whatever the size of the vocabulary. Nothing is hashed: two n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -165,12 +163,6 @@ def ranges(starts: Ints | Small, stops: Ints | Small) -> Ints:
 def offsets_of(lengths: Ints) -> Ints:
     """Return where runs of these lengths start, closed by the total."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-
-
-def pack_sentences(word_ids: Sequence[Sequence[int]]) -> Sentences:
-    """Pack lists of word ids."""
-    offsets = offsets_of(np.fromiter(map(len, word_ids), np.int64, len(word_ids)))
-    return Sentences(np.fromiter(chain.from_iterable(word_ids), np.int64, int(offsets[-1])), offsets)
 
 
 class _Walk:

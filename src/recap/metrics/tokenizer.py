@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recap.errors import InputError
-from recap.metrics.ngrams import Ints, Sentences, Small, offsets_of, pack_sentences
+from recap.metrics.ngrams import Ints, Sentences, Small, offsets_of
 
 # --- kinds of characters ----------------------------------------------------------------------------------------
 
@@ -226,6 +226,9 @@ _PLAIN_QUOTES = str.maketrans(
 _RENDERED = str.maketrans({"(": "-lrb-", ")": "-rrb-", " ": "\xa0", "\t": "\xa0"})
 
 
+_PLAIN = re.compile(r"[A-Za-z]+(?=[ \n])")
+
+
 def tokenize_span(text: str, start: int, stop: int) -> list[str]:
     """Return the tokens of ``text[start:stop]``, which may depend on what follows."""
     tokens: list[str] = []
@@ -233,6 +236,12 @@ def tokenize_span(text: str, start: int, stop: int) -> list[str]:
     while start < stop:
         if text[start].isspace():
             start += 1
+            continue
+        plain = _PLAIN.match(text, start)
+        if plain is not None:  # no rule finds more than the word
+            word = plain[0].lower()
+            tokens += SPLIT_WORDS.get(word, (word,))
+            start = plain.end()
             continue
         reach, end = start, start
         for rule in rules:
@@ -306,16 +315,19 @@ def encode(captions: Sequence[str], vocabulary: dict[str, int], pieces: Pieces |
     ids, ends, distinct = _split_at_spaces(lines)
     found = [known[piece] for piece in distinct]
     slow = _slow_lines(np.array([kind for kind, _ in found], np.int8)[ids], ends)
-    table = pack_sentences([[vocabulary.setdefault(token, len(vocabulary)) for token in part] for _, part in found])
+    numbers = (vocabulary.setdefault(token, len(vocabulary)) for _, part in found for token in part)
+    offsets = offsets_of(np.array([len(part) for _, part in found]))
+    table = Sentences(np.fromiter(numbers, np.int64, int(offsets[-1])), offsets)
     lengths = table.lengths[ids]
     for line in slow:
         lengths[ends[line] : ends[line + 1]] = 0
     starts = offsets_of(lengths)
     words = _expand(table, ids, lengths, starts)
-    return _fill(Sentences(words, starts[ends]), slow, lines, vocabulary)
+    tokens = [tokenize_span(_with_context(lines, line), 0, len(lines[line])) for line in slow]
+    return _fill(Sentences(words, starts[ends]), slow, tokens, vocabulary)
 
 
-def _split_at_spaces(lines: list[str]) -> tuple[Small, Ints, list[str]]:
+def _split_at_spaces(lines: Sequence[str]) -> tuple[Small, Ints, list[str]]:
     """Return for each piece its number, where the pieces of each line start and end, and the distinct pieces."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -359,9 +371,8 @@ def _expand(table: Sentences, ids: Small, lengths: Ints, starts: Ints) -> Ints:
     return words
 
 
-def _fill(fast: Sentences, slow: list[int], lines: Sequence[str], vocabulary: dict[str, int]) -> Sentences:
+def _fill(fast: Sentences, slow: list[int], tokens: Sequence[Sequence[str]], vocabulary: dict[str, int]) -> Sentences:
     """Fill the slow lines, which are still empty."""
-    tokens = [tokenize_span(_with_context(lines, line), 0, len(lines[line])) for line in slow]
     numbers = [vocabulary.setdefault(token, len(vocabulary)) for token in chain.from_iterable(tokens)]
     counts = [len(part) for part in tokens]
     lengths = fast.lengths
