@@ -122,6 +122,14 @@ def coco_captions(split: str) -> list[tuple[int, str]]:
         return [(row["image_id"], row["caption"]) for row in json.load(file)["annotations"]]
 
 
+def coco_corpus() -> tuple[list[str], list[list[str]]]:
+    """Return the first caption of each image of val2014, and the others."""
+    by_image: dict[int, list[str]] = {}
+    for image, text in coco_captions("val"):
+        by_image.setdefault(image, []).append(text)
+    return [texts[0] for texts in by_image.values()], [texts[1:] for texts in by_image.values()]
+
+
 def compare_tokenizers() -> bool:
     """Tokenise all COCO 2014 captions on both sides."""
     from recap.metrics import tokenize
@@ -139,18 +147,15 @@ def compare_tokenizers() -> bool:
 
 def compare_scores(repeats: int) -> bool:
     """Score val2014 on both sides, in turn, and print differences and the best costs."""
-    by_image: dict[int, list[str]] = {}
-    for image, text in coco_captions("val"):
-        by_image.setdefault(image, []).append(text)
-    captions = list(by_image.values())
+    candidates, references = coco_corpus()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         source = folder / "captions.json"
-        source.write_text(json.dumps([[c[0] for c in captions], [c[1:] for c in captions]]), encoding="utf-8")
+        source.write_text(json.dumps([candidates, references]), encoding="utf-8")
         runs = [(run("ours", source, folder), run("peer", source, folder)) for _ in range(repeats)]
     ours, theirs = runs[0][0][0], runs[0][1][0]
     differences = np.abs(ours - theirs)
-    print(f"\nCOCO val2014, {len(captions):,} images\n")
+    print(f"\nCOCO val2014, {len(candidates):,} images\n")
     print("| metric | recap | pycocoevalcap | largest difference of any image |\n|---|---|---|---|")
     for name, a, b, difference in zip(NAMES, ours[:, 0], theirs[:, 0], differences.max(axis=1), strict=True):
         print(f"| {name} | {a:.6f} | {b:.6f} | {difference:.1e} |")

@@ -60,15 +60,8 @@ class Row:
         """Return the line."""
         memory = " / ".join(f"{value:,.0f}" for value in self.memory) if any(self.memory) else ""
         limit = (f"{self.limit:.3g}", f"{self.limit / self.ours:.1f}") if self.limit else ("", "")
-        return (
-            self.work,
-            self.peer,
-            f"{self.theirs:.3g}",
-            f"{self.ours:.3g}",
-            f"{self.ours / self.theirs:.1f}",
-            *limit,
-            memory,
-        )
+        figures = (f"{self.theirs:.3g}", f"{self.ours:.3g}", f"{self.ours / self.theirs:.1f}")
+        return (self.work, self.peer, *figures, *limit, memory)
 
 
 def blip(t: Any) -> Any:
@@ -126,15 +119,14 @@ def caption_peer(name: str, pictures: Sequence[Path]) -> Callable[[], int]:
     torch, transformers = import_torch()
     make, size, options = CAPTIONERS[name]
     model = make(transformers).eval()
+    length = {"max_new_tokens": WORDS, "min_new_tokens": WORDS}
 
     def work() -> int:
         for path in pictures:
             scaled = Image.open(path).convert("RGB").resize((size, size), Image.Resampling.BICUBIC)
             pixels = torch.from_numpy(np.asarray(scaled, np.float32).transpose(2, 0, 1)[None] / 127.5 - 1)
             with torch.inference_mode():
-                model.generate(
-                    pixel_values=pixels, max_new_tokens=WORDS, min_new_tokens=WORDS, do_sample=False, **options
-                )
+                model.generate(pixel_values=pixels, do_sample=False, **length, **options)
         return len(pictures)
 
     return work
@@ -209,12 +201,10 @@ def worker(kind: str, name: str, threads: int, pictures: int) -> None:
     """Be one contender: warm up once, work once more, and print the amount, CPU seconds and memory."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     some = list(islice(cycle(sorted(PICTURES.glob("*.jpg"))), pictures))
-    kinds: dict[str, Callable[[], Callable[[], int]]] = {
-        "captions": lambda: caption_ours(some) if name == "recap" else caption_peer(name, some),
-        "generate": lambda: write_peer(name),
-        "write": lambda: write_ours(name),
-    }
-    work = kinds[kind]()
+    if kind == "captions":
+        work = caption_ours(some) if name == "recap" else caption_peer(name, some)
+    else:
+        work = write_peer(name) if kind == "generate" else write_ours(name)
     work()
     started = time.process_time()
     count = work()
@@ -237,7 +227,7 @@ def best(sides: Sequence[Callable[[], tuple[float, float]]], repeats: int) -> li
 
 def captions(options: argparse.Namespace) -> Iterator[Row]:
     """Compare captioners."""
-    ours = EYES + 10 * TEXT + 10 * 10 * WRITER
+    limit = gflops() * 1e9 / 2 / (EYES + 10 * TEXT + 10 * 10 * WRITER)
     names = []
     for name, (make, _, _) in CAPTIONERS.items():
         need = needed_gib(make)
@@ -249,9 +239,7 @@ def captions(options: argparse.Namespace) -> Iterator[Row]:
         sides = [partial(contend, "captions", name, threads, options.pictures) for name in [*names, "recap"]]
         *theirs, mine = best(sides, options.repeats)
         for name, peer in zip(names, theirs, strict=True):
-            yield Row(
-                f"pictures, {threads} thread(s)", name, peer[0], mine[0], gflops() * 1e9 / 2 / ours, (peer[1], mine[1])
-            )
+            yield Row(f"pictures, {threads} thread(s)", name, peer[0], mine[0], limit, (peer[1], mine[1]))
 
 
 def language(options: argparse.Namespace) -> Iterator[Row]:
@@ -267,9 +255,9 @@ def language(options: argparse.Namespace) -> Iterator[Row]:
                 specs.append(f"ct2:{convert_to_ct2(folder, folder.with_name('ct2'), 'int8_float32')}")
             sides = [partial(contend, "write", spec, 1, 1) for spec in specs]
             theirs, *ours = best([partial(contend, "generate", str(folder), 1, 1), *sides], options.repeats)
-        weights = {"t5": (85e6, 124e6), "gpt2": (85e6, 124e6)}[kind]
-        products = (weights[0] * PROMPT + weights[1] * SAMPLES * TOKENS) / SAMPLES
-        limit = 1 / max(2 * products / gflops() / 1e9, weights[1] * TOKENS / SAMPLES / bandwidth() / 1e9)
+        reading, writing = 85e6, 124e6  # weights, of both
+        products = (reading * PROMPT + writing * SAMPLES * TOKENS) / SAMPLES
+        limit = 1 / max(2 * products / gflops() / 1e9, writing * TOKENS / SAMPLES / bandwidth() / 1e9)
         for spec, found in zip(specs, ours, strict=True):
             work = f"candidates of {title}, `{spec.partition(':')[0]}:`"
             yield Row(work, "transformers generate", theirs[0], found[0], limit, (theirs[1], found[1]))
@@ -277,17 +265,14 @@ def language(options: argparse.Namespace) -> Iterator[Row]:
 
 def scores(options: argparse.Namespace) -> Iterator[Row]:
     """Compare metrics on COCO val2014."""
-    by_image: dict[int, list[str]] = {}
-    for image, text in metrics.coco_captions("val"):
-        by_image.setdefault(image, []).append(text)
-    captions = list(by_image.values())
+    candidates, references = metrics.coco_corpus()
     with tempfile.TemporaryDirectory() as temporary:
         source = Path(temporary) / "captions.json"
-        source.write_text(json.dumps([[texts[0] for texts in captions], [texts[1:] for texts in captions]]))
+        source.write_text(json.dumps([candidates, references]), encoding="utf-8")
 
         def run(side: str) -> tuple[float, float]:
             _, costs = metrics.run(side, source, Path(temporary))
-            return len(captions) / sum(costs["seconds"].values()), costs["memory"]
+            return len(candidates) / sum(costs["seconds"].values()), costs["memory"]
 
         theirs, ours = best([partial(run, "peer"), partial(run, "ours")], options.repeats)
     yield Row("images, BLEU, ROUGE-L, CIDEr-D", "pycocoevalcap", theirs[0], ours[0], 0, (theirs[1], ours[1]))
@@ -297,12 +282,8 @@ def scores(options: argparse.Namespace) -> Iterator[Row]:
 
         from recap.metrics import Corpus, score_bleu
 
-        candidates, references = [texts[0] for texts in captions], [texts[1:] for texts in captions]
-        sides = [
-            lambda: rate(lambda: bleu_score(candidates, references), len(captions)),
-            lambda: rate(lambda: score_bleu(Corpus.of(candidates, references)), len(captions)),
-        ]
-        theirs, ours = best(sides, options.repeats)
+        works = (lambda: bleu_score(candidates, references), lambda: score_bleu(Corpus.of(candidates, references)))
+        theirs, ours = best([partial(rate, work, len(candidates)) for work in works], options.repeats)
         yield Row("images, BLEU", "torchmetrics (other tokens)", theirs[0], ours[0])
 
 
@@ -322,9 +303,8 @@ def fits(options: argparse.Namespace) -> Iterator[Row]:
         for mine, peer, share, products in pairs:
             theirs, ours = best([partial(run, peer, share), partial(run, mine)], options.repeats)
             limit = images / max(read, products * 2 * images * width**2 / gflops() / 1e9)
-            yield Row(
-                f"pictures fitted, {mine.partition(', ')[2]}", peer, theirs[0], ours[0], limit, (theirs[1], ours[1])
-            )
+            work = f"pictures fitted, {mine.partition(', ')[2]}"
+            yield Row(work, peer, theirs[0], ours[0], limit, (theirs[1], ours[1]))
 
 
 def search(options: argparse.Namespace) -> Iterator[Row]:
@@ -345,8 +325,7 @@ def search(options: argparse.Namespace) -> Iterator[Row]:
         asked = queries[:batch]
         limit = batch / max(rows * width * 4 / bandwidth() / 1e9, 2 * batch * rows * width / gflops() / 1e9)
         sides = [partial(flat.search, asked, k), partial(plain, asked), partial(store.search, asked, k)]
-        found = retrieval.in_turns(sides, 1 + options.repeats)
-        *theirs, ours = (batch / cpu for _, cpu in found)
+        *theirs, ours = (batch / cpu for _, cpu in retrieval.in_turns(sides, 1 + options.repeats))
         for name, value in zip(("FAISS IndexFlatIP", "numpy"), theirs, strict=True):
             yield Row(f"queries, batches of {batch}", name, value, ours, limit)
 
@@ -388,11 +367,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        kind, name = options.worker
-        worker(kind, name, options.threads, options.pictures)
+        worker(options.worker[0], options.worker[1], options.threads, options.pictures)
         return
-    rows: list[Row] = []
-    started = time.perf_counter()
+    rows, started = list[Row](), time.perf_counter()
     for name in options.only.split(","):
         needed = NEEDS.get(name, "numpy")
         if find_spec(needed) is None:
@@ -407,7 +384,7 @@ def main() -> None:
         "recap a CPU s",
         "ratio",
         "limit a CPU s",
-        "times to the limit",
+        "times to it",
         "MB, peer / recap",
     )
     print(f"One core: {gflops():.0f} GFLOP/s in float32, {bandwidth():.1f} GB/s.\n")
