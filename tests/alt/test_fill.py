@@ -356,6 +356,33 @@ def test_command(
     assert run.invoke(alt, [str(page), str(page), *options]).exit_code == 2
 
 
+def test_a_folder_of_pages(
+    pairs_folder: Path, encoder_folder: Path, new_pictures: dict[str, Path], tmp_path: Path, monkeypatch
+):
+    from recap import ReCap
+    from recap.cli.alt import alt
+
+    captioner, asked = ReCap.fit(pairs_folder, encoder=f"onnx:{encoder_folder}"), []
+    caption_each = captioner.caption_each
+    monkeypatch.setattr(
+        captioner, "caption_each", lambda sources: caption_each([asked.append(s) or s for s in sources])
+    )
+    monkeypatch.setattr("recap.cli.alt.load_captioner", lambda *_: captioner)
+    for name in ("img", "deep", "empty"):
+        (tmp_path / "site" / name).mkdir(parents=True)
+    shutil.copy(new_pictures["red"], tmp_path / "site" / "img" / "red.png")
+    for name in ("index.html", "deep/page.HTM", "deep/notes.txt"):
+        (tmp_path / "site" / name).write_text("<img src=/img/red.png>")
+    run = CliRunner()
+    assert run.invoke(alt, [str(tmp_path / "site")]).exit_code == 2
+    assert run.invoke(alt, [str(tmp_path / "site" / "empty"), "--in-place"]).exit_code == 2
+    assert run.invoke(alt, [str(tmp_path / "site"), "--in-place", "--min-confidence", "0"]).exit_code == 0
+    for name in ("index.html", "deep/page.HTM"):
+        assert "red" in (tmp_path / "site" / name).read_text().split('"')[1]
+    assert (tmp_path / "site" / "deep" / "notes.txt").read_text() == "<img src=/img/red.png>"
+    assert asked == [tmp_path / "site" / "img" / "red.png"], "a picture of two pages is looked at once"
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
 def test_a_pipe_in_the_place_of_a_picture_is_not_waited_for(tmp_path: Path):
     os.mkfifo(tmp_path / "gone.png")

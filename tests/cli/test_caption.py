@@ -319,8 +319,8 @@ def test_what_a_folder_holds_and_is_not_read_is_counted_with_what_to_do(
     for name in ("a.NEF", "b.cr2", "deep/c.nef", ".hidden.nef"):
         (folder / name).write_bytes(b"raw")
     said = here(folder, "--pack", pack)
-    assert "raw files of cameras that are left out: 3; raw data of a camera is not read; develop it first" in said
-    assert "raw files" in here(folder / "deep", "--pack", pack, code=2), "where there is nothing else, too"
+    assert "3 files left out: raw data of a camera is not read; develop it first" in said
+    assert "1 file left out: raw" in here(folder / "deep", "--pack", pack, code=2), "where there is nothing else, too"
     for number in range(3):
         (folder / f"{number}.heic").write_bytes(b"\0\0\0\x18ftypheic" + bytes(100))
     for number in range(2):

@@ -88,7 +88,7 @@ def test_a_page_runs_nothing_of_what_it_shows(pack: Path, photos: Path):
 def test_raw_files_are_mentioned(pack: Path, photos: Path):
     (photos / "a.NEF").write_bytes(b"raw")
     done = recap("search", "a wall", photos, "--pack", pack)
-    assert "raw files of cameras that are left out: 1" in done.stderr
+    assert "1 file left out: raw data" in done.stderr
     assert "NEF" not in done.stdout
 
 

@@ -98,6 +98,7 @@ def fill(
     describe: Describe,
     *,
     base: str | Path,
+    root: str | Path | None = None,
     empty: bool = False,
     placeholders: bool = False,
     remote: bool = False,
@@ -105,13 +106,13 @@ def fill(
 ) -> FilledPage:
     """Put captions in for the missing alternative texts of local pictures, and on request of remote ones.
 
-    ``alt=""`` says that a picture is decoration, and is believed. Sources that begin with ``/`` are looked for in
-    ``base``, as the others are.
+    ``alt=""`` says that a picture is decoration, and is believed.
 
     Args:
         page: the page as it is on the disk, in any encoding a browser would read.
         describe: gives the captions, such as ``captioner.caption_each``.
         base: the folder that sources start from: the page's own, as a rule.
+        root: the folder of the site, in which sources that begin with ``/`` are looked for; by default ``base``.
         empty: whether ``alt=""`` is filled as well.
         placeholders: whether texts that say nothing, such as ``image``, ``IMG_1234`` or the file's name, are replaced.
         remote: whether pictures of the web are fetched and described as well.
@@ -127,7 +128,7 @@ def fill(
         if status == "remote" and remote and (url := _web_address(address)):
             status, wanted[tag.start] = "filled", (tag, url)
         elif status == "filled":
-            wanted[tag.start] = (tag, _local_path(address, Path(base)))
+            wanted[tag.start] = (tag, _local_path(address, Path(base), Path(root or base)))
         findings[tag.start] = Finding(lines.at(tag.start), _source(tag), status, reason)
     sources = list(dict.fromkeys(source for _, source in wanted.values()))
     captions = dict(zip(sources, _describe(sources, describe, min_confidence), strict=True))
@@ -214,9 +215,11 @@ def _web_address(address: SplitResult) -> str:
     return address._replace(scheme=address.scheme or "https").geturl()
 
 
-def _local_path(address: SplitResult, base: Path) -> Path:
+def _local_path(address: SplitResult, base: Path, root: Path) -> Path:
     path = unquote(address.path)
-    return Path(path) if address.scheme == "file" else base / path.lstrip("/")
+    if address.scheme == "file":
+        return Path(path)
+    return root / path.lstrip("/") if path.startswith("/") else base / path
 
 
 def _is_spacer(path: Path) -> bool:

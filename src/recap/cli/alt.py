@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from recap.cli.options import (
-    FILE,
     FOLDER,
     OUTPUT,
     confidence_option,
@@ -22,11 +22,15 @@ from recap.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from recap.alt.fill import FilledPage
+    from recap.alt.fill import Describe, FilledPage
+    from recap.errors import ImageError
+    from recap.types import Caption
+
+PAGE_SUFFIXES = (".html", ".htm")
 
 
 @click.command()
-@click.argument("pages", nargs=-1, required=True, type=FILE, metavar="PAGE...")
+@click.argument("pages", nargs=-1, required=True, type=click.Path(exists=True), metavar="PAGE...")
 @pack_options
 @confidence_option("default: 0.5, where the pack is calibrated; 0 takes all")
 @click.option("--base", type=FOLDER, help="Folder from which relative src paths start (default: that of the page).")
@@ -37,7 +41,7 @@ if TYPE_CHECKING:
 @click.option("--remote", is_flag=True, help="Also fetch and describe pictures of the web (https://...).")
 @json_option("Print what became of each picture as json, one object a line.")
 def alt(
-    pages: tuple[Path, ...],
+    pages: tuple[str, ...],
     pack: str,
     device: str,
     base: Path | None,
@@ -48,27 +52,30 @@ def alt(
 ) -> None:
     """Fill in missing alt texts of web pages.
 
-    Every other byte of PAGE stays as it is. Prints the page unless --out or --in-place says where it goes. What was
-    written has the attribute data-alt-source="recap". Pictures of the web are named on standard error and left alone
-    without --remote; one that cannot be read is named too, and makes the exit code 1. So is one whose caption is right
-    with a probability below 0.5, or --min-confidence, and is not written; that is no error. A wrong text is worse than
-    none.
+    PAGE is a file, or with --in-place a folder, which is searched through for .html and .htm files. Every other byte
+    stays as it is. Prints the page unless --out or --in-place says where it goes. What was written has the
+    attribute data-alt-source="recap". Pictures of the web are named on standard error and left alone without --remote;
+    one that cannot be read is named too, and makes the exit code 1. So is one whose caption is right with a probability
+    below 0.5, or --min-confidence, and is not written; that is no error. A wrong text is worse than none.
     """
     if out and in_place:
         raise click.UsageError("choose one of --out and --in-place")
-    if len(pages) > 1 and not in_place:
-        raise click.UsageError("several pages go with --in-place only")
+    if (len(pages) > 1 or Path(pages[0]).is_dir()) and not in_place:
+        raise click.UsageError("several pages, and folders, go with --in-place only")
     if as_json and not (out or in_place):
         raise click.UsageError("--json goes with --out or --in-place, since the page itself goes to standard output")
     from recap.alt.fill import fill
     from recap.confidence import check_minimum
 
+    found = _find_pages(pages)
+    if not found:
+        raise click.UsageError("there is no page (.html, .htm) in " + ", ".join(pages))
     captioner = load_captioner(pack, device)
     if options["min_confidence"]:
         check_minimum(options["min_confidence"], captioner.calibration, captioner.settings.method)
-    unreadable = 0
-    for page in pages:
-        filled = fill(page.read_bytes(), captioner.caption_each, base=base or page.parent, **options)
+    describe, unreadable = _remembered(captioner.caption_each), 0
+    for page, site in found:
+        filled = fill(page.read_bytes(), describe, base=base or page.parent, root=base or site, **options)
         if in_place or out:
             filled.write(out or page, like=page)
         else:
@@ -77,6 +84,26 @@ def alt(
         unreadable += filled.count("unreadable")
     if unreadable:
         sys.exit(1)
+
+
+def _find_pages(given: Iterable[str]) -> list[tuple[Path, Path | None]]:
+    """Return the pages that arguments name, those of a folder with the folder."""
+    from recap.datasets.images import find_image_names
+
+    sites = [(name, Path(name) if Path(name).is_dir() else None) for name in given]
+    return [(Path(page), site) for name, site in sites for page in find_image_names([name], frozenset(PAGE_SUFFIXES))]
+
+
+def _remembered(describe: Describe) -> Describe:
+    """Return what describes a picture once, however many pages show it."""
+    known: dict[Path | str, Caption | ImageError] = {}
+
+    def recall(sources: Sequence[Path | str]) -> list[Caption | ImageError]:
+        new = [source for source in sources if source not in known]
+        known.update(zip(new, describe(new), strict=True) if new else ())
+        return [known[source] for source in sources]
+
+    return recall
 
 
 def _report(page: Path, filled: FilledPage, as_json: bool) -> None:

@@ -385,7 +385,7 @@ def report_raw(inputs: Iterable[str]) -> None:
 
     names = find_image_names(filter(os.path.isdir, inputs), frozenset(RAW_SUFFIXES))
     if count := sum(name.lower().endswith(RAW_SUFFIXES) for name in names):
-        warn(f"raw files of cameras that are left out: {count:,}; {RAW_ADVICE}")
+        warn(f"{count:,} file{'s' * (count > 1)} left out: {RAW_ADVICE}")
 
 
 def expand_inputs(inputs: Iterable[str]) -> Iterator[str]:
