@@ -8,6 +8,7 @@ import sys
 import threading
 import tracemalloc
 import zlib
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 from PIL import Image, TiffImagePlugin, features
 
 from recap.encoders import images
-from recap.encoders.av1 import TooManyPartsError, coded_sizes
+from recap.encoders.av1 import TooManyPartsError, coded_sizes, tiled_pixels
 from recap.encoders.images import decode, decoded_pixels, digest, open_picture, read
 from recap.errors import ImageError, InputError
 
@@ -350,6 +351,58 @@ def test_heic_is_read_where_its_package_is_installed() -> None:
     assert (width, height) == (48, 64)
     assert left < 20
     assert right > 230
+
+
+def test_a_heic_is_not_larger_than_its_header_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    pillow_heif = pytest.importorskip("pillow_heif")
+    monkeypatch.setenv("RECAP_MAX_PIXELS", str(64 * 64))
+    file = io.BytesIO()
+    pillow_heif.from_pillow(Image.new("RGB", (1024, 1024), "red")).save(file, quality=10)
+    content = file.getvalue()
+    size = struct.pack(">II", 1024, 1024)
+    assert content.count(b"ispe\0\0\0\0" + size) == 1
+    with pytest.raises(ImageError, match="exceeds the maximum image size"):
+        decode(content.replace(size, struct.pack(">II", 64, 64)))
+
+
+def heif_box(kind: bytes, *parts: bytes) -> bytes:
+    return struct.pack(">I4s", 8 + sum(map(len, parts)), kind) + b"".join(parts)
+
+
+def heif(parts: dict[int, list[int]], planes: Iterable[int] = ()) -> bytes:
+    """Return the container of a HEIF: item 1 has 64x64 pixels, every other 512x512."""
+    ispe = [heif_box(b"ispe", bytes(4), struct.pack(">II", side, side)) for side in (64, 512)]
+    owned = b"".join(struct.pack(">HBB", item, 1, 0x80 | min(item + 1, 3)) for item in range(1, 10))
+    ipma = heif_box(b"ipma", bytes(4), struct.pack(">I", 9), owned)
+    named = [(b"dimg", *entry) for entry in parts.items()] + [(b"auxl", item, [1]) for item in planes]
+    refs = [heif_box(kind, struct.pack(f">HH{len(to)}H", item, len(to), *to)) for kind, item, to in named]
+    described = heif_box(b"iprp", heif_box(b"ipco", heif_box(b"hvcC", bytes(9)), *ispe), ipma)
+    return heif_box(b"ftyp", b"heic") + heif_box(b"meta", bytes(4), described, heif_box(b"iref", bytes(4), *refs))
+
+
+@pytest.mark.parametrize(
+    ("parts", "planes", "pixels"),
+    [
+        ({}, (), 0),
+        ({1: [2, 3, 4, 5]}, (), 4 * 512 * 512),
+        ({1: [2] * 900}, (), 900 * 512 * 512),
+        ({1: [2] * 100, 2: [3] * 100}, (), 100 * 100 * 512 * 512),
+        ({1: [2], 6: [3, 4]}, (6,), 3 * 512 * 512),
+    ],
+)
+def test_tiles_of_a_heif_count_as_often_as_they_are_used(
+    parts: dict[int, list[int]], planes: tuple[int, ...], pixels: int
+) -> None:
+    assert tiled_pixels(heif(parts, planes)) == pixels
+
+
+def test_a_heif_without_end_is_refused() -> None:
+    for parts in ({1: [1]}, {1: [2], 2: [1]}, {1: [2] * 60_000, 3: [2] * 60_000}):
+        with pytest.raises(TooManyPartsError):
+            tiled_pixels(heif(parts))
+    whole = heif({1: [2]})
+    with pytest.raises(TooManyPartsError, match="twice"):
+        tiled_pixels(whole + whole)
 
 
 def test_heic_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,8 @@
-"""The sizes that an AVIF's AV1 streams have in truth: those of their sequence headers, not those of the container."""
+"""What is decoded of an AVIF or a HEIF in truth.
+
+The size of an AV1 stream is that of its sequence header, not that of the container; and a HEIF of 64x64 pixels may name
+one tile of 4096x4096 a thousand times.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,13 @@ import struct
 from collections.abc import Iterator
 
 _CONTAINERS = {b"meta", b"moov", b"trak", b"mdia", b"minf", b"stbl"}
+_HEIF_CONTAINERS = {b"meta": 4, b"iprp": 0, b"ipco": 0, b"iref": 4}
+"""With the bytes before the boxes inside."""
 _SEQUENCE_HEADER = 1
 _MAX_PARTS = 100_000
 """Largest number of parts of a file that are looked at; no honest picture has more."""
+_MAX_DEPTH = 8
+"""Of pictures that are put together from pictures that are put together."""
 
 
 class TooManyPartsError(ValueError):
@@ -24,7 +32,7 @@ class _Budget:
     def spend(self) -> None:
         self._left -= 1
         if self._left < 0:
-            raise TooManyPartsError(f"an AVIF of more than {_MAX_PARTS} parts")
+            raise TooManyPartsError(f"a picture of more than {_MAX_PARTS} parts")
 
 
 def coded_sizes(content: bytes) -> list[int]:
@@ -42,6 +50,92 @@ def coded_sizes(content: bytes) -> list[int]:
         except (IndexError, ValueError, struct.error):
             continue
     return sizes
+
+
+def tiled_pixels(content: bytes) -> int:
+    """Return the pixels of the tiles of a HEIF picture, each as often as it is used, and of what goes with it.
+
+    Raises:
+        TooManyPartsError: there is no end of them.
+    """
+    sizes, parts, planes = _heif_items(content)
+    known: dict[int, int] = {}
+
+    def pixels(item: int, depth: int = 0) -> int:
+        if depth > _MAX_DEPTH:
+            raise TooManyPartsError("a HEIF whose parts hold each other")
+        if item not in known:
+            known[item] = max(sizes.get(item, 0), sum(pixels(part, depth + 1) for part in parts.get(item, ())))
+        return known[item]
+
+    whole = max((pixels(item) for item in parts if item not in planes), default=0)
+    return whole + sum(map(pixels, planes))
+
+
+def _heif_items(content: bytes) -> tuple[dict[int, int], dict[int, list[int]], set[int]]:
+    """Return the pixels of the items of a HEIF, what each is put together from, and which go with others."""
+    areas: list[int] = []
+    owned: list[tuple[int, int]] = []
+    parts: dict[int, list[int]] = {}
+    planes: set[int] = set()
+    budget, waiting = _Budget(), [(b"", 0, len(content))]
+    while waiting:
+        parent, start, end = waiting.pop()
+        if parent == b"ipco" and areas:
+            raise TooManyPartsError("a HEIF that describes its parts twice")
+        wide = 4 if parent == b"iref" and content[start - 4] else 2
+        for kind, begin, stop in _boxes(content, start, end, budget):
+            number = _Numbers(content, begin, budget)
+            if parent == b"ipco":
+                areas.append(int(kind == b"ispe") and _area(number))
+            elif parent == b"iref" and kind in (b"dimg", b"auxl"):
+                item = number(wide)
+                named = [number(wide) for _ in range(number(2))]
+                if kind == b"dimg":
+                    parts.setdefault(item, []).extend(named)
+                else:
+                    planes.add(item)
+            elif kind == b"ipma":
+                owned += _owned_properties(number)
+            elif kind in _HEIF_CONTAINERS:
+                waiting.append((kind, begin + _HEIF_CONTAINERS[kind], stop))
+    sizes: dict[int, int] = {}
+    for item, place in owned:
+        if 0 < place <= len(areas):
+            sizes[item] = max(sizes.get(item, 0), areas[place - 1])
+    return sizes, parts, planes
+
+
+def _area(number: _Numbers) -> int:
+    """Return the pixels that an ``ispe`` box tells."""
+    number(4)  # its version
+    return number(4) * number(4)
+
+
+def _owned_properties(number: _Numbers) -> Iterator[tuple[int, int]]:
+    """Yield the items of an ``ipma`` box, each with the place of a property."""
+    head = number(4)
+    wide, index = (4 if head >> 24 else 2), (2 if head & 1 else 1)
+    for _ in range(number(4)):
+        item = number(wide)
+        for _ in range(number(1)):
+            # the first bit says whether a reader must know it
+            yield item, number(index) & (0x7FFF if index == 2 else 0x7F)
+
+
+class _Numbers:
+    """Reads whole numbers, one after the other."""
+
+    def __init__(self, content: bytes, place: int, budget: _Budget) -> None:
+        self._content, self._place, self._budget = content, place, budget
+
+    def __call__(self, width: int) -> int:
+        self._budget.spend()
+        start = self._place
+        self._place += width
+        if self._place > len(self._content):
+            raise IndexError("the file is cut off")
+        return int.from_bytes(self._content[start : self._place], "big")
 
 
 def _boxes(content: bytes, start: int, end: int, budget: _Budget) -> Iterator[tuple[bytes, int, int]]:
@@ -86,25 +180,15 @@ def _item_data(content: bytes, place: int, inside: int, budget: _Budget) -> Iter
     version, widths = content[place], content[place + 4 : place + 6]
     offset, length, base = widths[0] >> 4, widths[0] & 15, widths[1] >> 4
     index = widths[1] & 15 if version in (1, 2) else 0
-    place += 6
-
-    def number(width: int) -> int:
-        nonlocal place
-        place += width
-        if place > len(content):
-            raise IndexError
-        return int.from_bytes(content[place - width : place], "big")
-
+    number = _Numbers(content, place + 6, budget)
     whole = memoryview(content)
     for _ in range(number(4 if version == 2 else 2)):
-        budget.spend()
         number(4 if version == 2 else 2)
         method = number(2) & 15 if version in (1, 2) else 0
         number(2)
         start = number(base) + (inside if method == 1 else 0)
         extents: list[memoryview] = []
         for _ in range(number(2)):
-            budget.spend()
             number(index)
             at = start + number(offset)
             size = number(length)

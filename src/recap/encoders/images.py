@@ -2,8 +2,8 @@
 
 Which kinds of pictures are read, told by their content, and how many pixels decoding one takes, whatever it says.
 
-A header can lie: a TIFF of 16x16 pixels may consist of one tile of 24,000x24,000, and the pixels of an AVIF are counted
-in its container while its decoder believes the stream inside.
+A header can lie: a TIFF of 16x16 pixels may consist of one tile of 24,000x24,000, a HEIF of thousands of tiles, and the
+pixels of an AVIF are counted in its container while its decoder believes the stream inside.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from functools import cache
 import numpy as np
 from PIL import Image, ImageOps, JpegImagePlugin, UnidentifiedImageError
 
-from recap.encoders.av1 import coded_sizes
+from recap.encoders.av1 import coded_sizes, tiled_pixels
 from recap.encoders.inputs import label, read
 from recap.errors import ImageError, InputError, MissingExtraError
 from recap.types import ImageLike
@@ -90,6 +90,8 @@ def decoded_pixels(picture: Image.Image, content: bytes | None = None) -> int:
         sizes = coded_sizes(content)
         # half of the sum: transparency is a picture of its own, as large as the other
         return max([shown, sum(sizes) // 2, *sizes])
+    if picture.format == "HEIF":
+        return max(shown, tiled_pixels(content) // 2)
     return shown
 
 
