@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 from itertools import accumulate
 from pathlib import Path
 
@@ -52,6 +54,13 @@ def test_a_stop_after_a_letter_depends_on_the_next_caption():
 @pytest.mark.parametrize("broken", ["a dog\nruns", "a dog\r\nruns", "a dog\u2028runs", "a dog\x0bruns", "a dog\0runs"])
 def test_a_line_break_inside_a_caption_is_a_space(broken):
     assert tokenize([broken, "next"]) == [["a", "dog", "runs"], ["next"]]
+
+
+def test_tokens_need_no_pandas():
+    program = (
+        "import sys; from recap.metrics import tokenize; tokenize(['ein Bär', '']); print('pandas' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "False\n"
 
 
 def test_soft_hyphens_vanish():

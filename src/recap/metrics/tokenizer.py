@@ -332,10 +332,15 @@ def _split_at_spaces(lines: Sequence[str]) -> tuple[Small, Ints, list[str]]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    split = pc.ascii_split_whitespace(pa.array(lines, pa.string()))
+    # from buffers and to buffers: pyarrow's own ways from and to Python import pandas first, where it is there
+    encoded = [line.encode() for line in lines]
+    starts = offsets_of(np.fromiter(map(len, encoded), np.int64, len(encoded))).astype(np.int32)
+    texts = pa.StringArray.from_buffers(len(lines), pa.py_buffer(starts), pa.py_buffer(b"".join(encoded)))
+    split = pc.ascii_split_whitespace(texts)
     numbered = split.values.dictionary_encode()
     distinct: list[Any] = numbered.dictionary.to_pylist()
-    return numbered.indices.to_numpy(), split.offsets.to_numpy().astype(np.int64), distinct
+    ids, ends = (np.frombuffer(part.buffers()[1] or b"", np.int32) for part in (numbered.indices, split.offsets))
+    return ids[: len(numbered)], ends[: len(lines) + 1].astype(np.int64), distinct
 
 
 def _tokenize_piece(piece: str) -> tuple[int, Sequence[str]]:
