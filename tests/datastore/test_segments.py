@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recap.datastore import CaptionRow, Datastore, DiskStore, segments
+from recap.datastore import CaptionRow, Datastore, DiskStore, manifest, segments
 from recap.datastore.base import Columns, Filters
 from recap.datastore.manifest import column_numbers, count_joined
 from recap.datastore.segments import SMALL_BLOCK, Segment, Segments
@@ -146,6 +146,18 @@ def test_what_is_compressed_is_not_read(files, compression):
     with pytest.raises(PackError, match="it is compressed"):
         Segment.open(files, 3, 16, "float32")
     assert pyarrow.default_memory_pool().max_memory() == before
+
+
+def test_a_source_whose_name_would_be_written_out_too_often_is_not_read(files, monkeypatch):
+    monkeypatch.setattr(manifest, "ALLOWANCE", 1000)
+    for length, fits in ((manifest.MAX_ROW_BYTES, True), (manifest.MAX_ROW_BYTES + 1000, False)):
+        names = pyarrow.array(["x", "y" * length, "x"], pyarrow.large_string())
+        write_arrow(files[0], source=names.dictionary_encode())
+        if fits:
+            assert len(Segment.open(files, 3, 16, "float32")) == 3
+        else:
+            with pytest.raises(PackError, match="far more than captions take"):
+                Segment.open(files, 3, 16, "float32")
 
 
 def text_column(offsets, data):

@@ -362,7 +362,7 @@ def check_table(file: Any, source: Path, columns: Mapping[str, str], rows: int |
     groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
     parts = [group.column(number) for group in groups for number in range(group.num_columns)]
     size = sum(max(part.total_uncompressed_size, 8 * part.num_values) for part in parts)
-    _check_size(size, found, source)
+    check_size(size, found, source)
 
 
 def check_texts(table: Any, names: list[str], source: Path) -> None:
@@ -376,10 +376,11 @@ def check_texts(table: Any, names: list[str], source: Path) -> None:
         for chunk in table[name].chunks:
             lengths = compute.take(compute.binary_length(chunk.dictionary), chunk.indices)
             size += compute.sum(lengths.cast("int64")).as_py() or 0
-    _check_size(size, table.num_rows, source)
+    check_size(size, table.num_rows, source)
 
 
-def _check_size(size: int, rows: int, source: Path) -> None:
+def check_size(size: int, rows: int, source: Path) -> None:
+    """Raise when so many bytes of text in so many rows of a file are far more than captions take."""
     if size > ALLOWANCE + MAX_ROW_BYTES * rows:
         raise PackError(f"{source}: {size} bytes in {rows} rows are far more than captions take; it is not read")
 

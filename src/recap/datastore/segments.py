@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recap.datastore.base import CaptionRow, Columns, Filters, Ids, Mask, Names, names
-from recap.datastore.manifest import column_numbers, count_joined, map_batch, map_matrix, read_table
+from recap.datastore.manifest import check_size, column_numbers, count_joined, map_batch, map_matrix, read_table
 from recap.errors import InputError, PackError
 from recap.types import Vectors, unit_rows
 
@@ -379,6 +379,10 @@ def _read_captions(path: Path, rows: int) -> Any:
     try:
         if path.suffix == ".arrow":
             batch = map_batch(path, _schema(), texts=rows <= FULLY_VALIDATED)
+            # a name that is kept once is written out for each caption when segments are joined
+            names = batch["source"].dictionary
+            ends = np.frombuffer(names.buffers()[1], np.int64, len(names) + 1, 8 * names.offset)
+            check_size(rows * int(np.diff(ends).max()), rows, path)
         else:
             batch = encode_sources(read_table(path, COLUMNS, rows)).select(list(COLUMNS))
         if not batch.schema.equals(_schema()) or any(column.null_count for column in batch.columns):
