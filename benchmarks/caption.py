@@ -20,7 +20,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from recap.assets import cache_dir
+from recap.assets import vector_file
 from recap.batch import Summary, caption_files, open_output, provenance
 from recap.captioner import ReCap
 from recap.datasets import read_flickr8k
@@ -83,7 +83,7 @@ def main() -> None:
 
 def load(folder: Path, encoder: str, language_model: str) -> ReCap:
     """Return a captioner fitted on train, its encoder without a cache."""
-    cached = load_encoder(encoder, cache=cache_dir() / "vectors.sqlite")
+    cached = load_encoder(encoder, cache=vector_file())
     fitted = ReCap.fit(read_flickr8k(folder, "train"), encoder=cached, source="flickr8k", calibrate=False)
     return ReCap(
         load_encoder(encoder),

@@ -30,7 +30,7 @@ from rich.table import Table
 from tqdm import tqdm
 
 from recap.alignment import LinearAlignment, PairStatistics
-from recap.assets import cache_dir
+from recap.assets import vector_file
 from recap.captioner import ReCap
 from recap.datasets import read_flickr8k
 from recap.datasets.published import read_coco_captions
@@ -123,7 +123,7 @@ def main() -> None:
 
 def flickr8k(folder: Path, encoder: str, split: str) -> tuple[ReCap, Vectors, list[list[str]]]:
     """Fit on train; return the captioner, and vectors and captions of the split."""
-    loaded = load_encoder(encoder, cache=cache_dir() / "vectors.sqlite")
+    loaded = load_encoder(encoder, cache=vector_file())
     pairs, judged = read_flickr8k(folder, "train"), read_flickr8k(folder, split)
     started = time.perf_counter()
     captioner = ReCap.fit(pairs, encoder=loaded, source="flickr8k", progress=True, calibrate=False)
@@ -140,7 +140,7 @@ def flickr8k_split(captioner: ReCap, folder: Path, split: str) -> tuple[Vectors,
 
 def builtin_captioner(name: str, captions: int) -> ReCap:
     """Return the captioner of a built-in pack."""
-    loaded = load_encoder(name, cache=cache_dir() / "vectors.sqlite")
+    loaded = load_encoder(name, cache=vector_file())
     return ReCap(
         loaded,
         PairStatistics.load(packaged_file(pack.STATISTICS, name)),

@@ -23,7 +23,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from recap.assets import cache_dir
+from recap.assets import vector_file
 from recap.captioner import ReCap
 from recap.confidence import Calibration, Floats, calibration_error
 from recap.datasets import read_flickr8k
@@ -196,7 +196,7 @@ def own_captions(
 def own_pack(folder: Path, language_model: str, known: KnownPictures, references: Sequence[Sequence[str]]) -> Measured:
     """Fit a pack to the first training pictures and calibrate it on the same, as ``recap fit`` does."""
     pairs = read_flickr8k(folder, "train")[:PACK]
-    encoder = load_encoder("builtin", cache=cache_dir() / "vectors.sqlite")
+    encoder = load_encoder("builtin", cache=vector_file())
     captioner = ReCap.fit(pairs, encoder=encoder, language_model=language_model, calibrate=False)
     captioner.calibration = fit_calibration(captioner, pairs)
     said = captioner.caption_vectors(known.images)

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from recap.alignment import LinearAlignment
-from recap.assets import cache_dir
+from recap.assets import vector_file
 from recap.datasets import read_flickr8k
 from recap.datasets.judgements import Judgements, read_judgements
 from recap.encoders import load_encoder
@@ -44,7 +44,7 @@ def main() -> None:
     folder: Path = options.flickr8k
     judgements = read_judgements(folder / "expert_annotations.txt", "flickr8k-expert")
     assert isinstance(judgements, Judgements)
-    encoder = load_encoder(options.encoder, cache=cache_dir() / "vectors.sqlite")
+    encoder = load_encoder(options.encoder, cache=vector_file())
     started = time.perf_counter()
     pairs = read_flickr8k(folder, "train")
     encoded = encode_pairs(pairs, encoder, source="flickr8k", progress=True)

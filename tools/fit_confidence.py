@@ -24,7 +24,7 @@ import numpy.typing as npt
 from writer.prepare import World
 
 import recap
-from recap.assets import cache_dir
+from recap.assets import vector_file
 from recap.captioner import ReCap
 from recap.confidence import Calibration, Floats, calibration_error
 from recap.datasets import read_flickr8k
@@ -120,7 +120,7 @@ def main() -> None:
 
 def builtin_captioner(name: str = pack.BUILTIN, language_model: str = LANGUAGE_MODEL) -> ReCap:
     """Return the captioner of a built-in pack, with a cache of vectors."""
-    cache = cache_dir() / "vectors.sqlite"
+    cache = vector_file()
     return ReCap.from_pretrained(name, language_model=language_model, cache=cache, progress=True)
 
 

@@ -10,7 +10,7 @@ or with ``recap info --verify``.
 
 from __future__ import annotations
 
-from recap.assets.fetching import cache_dir, fetch, is_cached, verify
+from recap.assets.fetching import cache_dir, fetch, is_cached, vector_file, verify
 from recap.assets.registry import ASSETS, Asset, HubFile, JoinedFile, LocalFile, PackageFile, hub_file, hub_folder
 
 __all__ = [
@@ -25,5 +25,6 @@ __all__ = [
     "hub_file",
     "hub_folder",
     "is_cached",
+    "vector_file",
     "verify",
 ]

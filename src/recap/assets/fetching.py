@@ -47,6 +47,11 @@ def cache_dir() -> Path:
     return user_cache_path("recap", appauthor=False)
 
 
+def vector_file() -> Path:
+    """Return the file in which the commands keep vectors; see ``recap.encoders.cache``."""
+    return cache_dir() / "vectors.sqlite"
+
+
 @contextmanager
 def translate_errors(what: str) -> Iterator[None]:
     """Turn the operating system's refusals to write into errors that say what to do."""

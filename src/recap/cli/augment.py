@@ -84,7 +84,7 @@ def augment(pack: str, pairs: str, out: Path, state: Path | None, **given: Any) 
     pictures. Then k is chosen again, and the next round begins. The map stays as it is. A run that was killed goes on
     when the same command is given again.
     """
-    from recap.assets import cache_dir
+    from recap.assets import vector_file
     from recap.captioner import ReCap
     from recap.datasets import PairFiles
     from recap.encoders import load_encoder
@@ -96,7 +96,7 @@ def augment(pack: str, pairs: str, out: Path, state: Path | None, **given: Any) 
     images, splits = given.pop("images"), given.pop("splits") or None
     held_out = parse_validation(given.pop("validation"), pairs, images)
     loaded = {name: given.pop(name) for name in ("language_model", "device")}
-    cache = cache_dir() / "vectors.sqlite"
+    cache = vector_file()
     captioner = ReCap.from_pretrained(pack, progress=True, cache=cache, **loaded)
     if judge := given.pop("judge_encoder"):
         given["judge_encoder"] = load_encoder(judge, device=loaded["device"], cache=cache)

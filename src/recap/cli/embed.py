@@ -41,7 +41,7 @@ def embed(
     be the URL of a file or folder in a bucket (s3://..., gs://...). Each part of it becomes a Parquet shard; the same
     command again goes on where it was stopped. recap fit takes the folder in place of the pairs.
     """
-    from recap.assets import cache_dir
+    from recap.assets import vector_file
     from recap.encoders import load_encoder
     from recap.fitting.embedding import embed as embed_parts
     from recap.parallel.parts import find_parts, input_name
@@ -49,7 +49,7 @@ def embed(
 
     started = time.perf_counter()
     parts = find_parts(source, images=images, splits=splits or None, out=out)
-    loaded = load_encoder(encoder, device=device, cache=cache_dir() / "vectors.sqlite")
+    loaded = load_encoder(encoder, device=device, cache=vector_file())
     done = embed_parts(
         parts,
         out,

@@ -72,7 +72,7 @@ def load_judge(
     if not (looks or pack or encoder):
         return None, None
     from recap.alignment import LinearAlignment
-    from recap.assets import cache_dir
+    from recap.assets import vector_file
     from recap.encoders import load_encoder
     from recap.packs.folder import read_statistics
 
@@ -80,7 +80,7 @@ def load_judge(
         name, statistics = read_statistics(pack or "builtin")
     else:
         name, statistics = encoder, None
-    loaded = load_encoder(name, device=device, cache=cache_dir() / "vectors.sqlite")
+    loaded = load_encoder(name, device=device, cache=vector_file())
     if ray is not None:
         from recap.fitting.embedding import in_parts
         from recap.parallel.runners import runner

@@ -79,11 +79,12 @@ def search(text: str, pictures: tuple[str, ...], pack: str, device: str, k: int,
     looks at every picture; what it saw is kept in the cache folder, and searching again reads only what has changed. A
     picture that cannot be read is named on standard error, and the exit code is 1.
     """
-    from recap.packs.search import PictureSearch, default_cache
+    from recap.assets import vector_file
+    from recap.packs.search import PictureSearch
 
     report_raw(pictures)
     loaded = PictureSearch.load(pack, device=device, progress=True)
-    index = loaded.index(pictures, cache=default_cache(), progress=True)
+    index = loaded.index(pictures, cache=vector_file(), progress=True)
     if not index.paths and not index.problems:
         raise click.UsageError("there is no picture to search in " + ", ".join(pictures))
     found = loaded.search(text, index, k)

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from recap.alignment import GRADIENT_METHODS, LinearAlignment
 from recap.alignment.rows import Indices
-from recap.assets import cache_dir
+from recap.assets import vector_file
 from recap.datasets import read_flickr8k
 from recap.datasets.published import FRAMES as FRAMES_A_VIDEO
 from recap.datasets.published import (
@@ -140,7 +140,7 @@ class Bench:
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
-        self.encoder = load_encoder(setup.encoder, cache=cache_dir() / "vectors.sqlite")
+        self.encoder = load_encoder(setup.encoder, cache=vector_file())
         self._known: dict[tuple[str, str], Split] = {}
 
     @cached_property

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recap.assets import cache_dir
+from recap.assets import vector_file
 from recap.datasets import PairFiles
 from recap.datastore import DiskArguments, DiskStore
 from recap.encoders import Encoder, load_encoder
@@ -221,13 +221,13 @@ def summarize(captioner: ReCap, rest: str) -> Iterator[str]:
 
 
 def _load_encoder(name: str, device: str) -> Encoder:
-    return load_encoder(name, device=device, cache=cache_dir() / "vectors.sqlite")
+    return load_encoder(name, device=device, cache=vector_file())
 
 
 def _load(pack: str, device: str, about: dict[str, str | None] | None) -> ReCap:
     from recap.captioner import ReCap
 
-    captioner = ReCap.from_pretrained(pack, device=device, progress=True, cache=cache_dir() / "vectors.sqlite")
+    captioner = ReCap.from_pretrained(pack, device=device, progress=True, cache=vector_file())
     captioner.about = captioner.about.but(**(about or {}))
     return captioner
 

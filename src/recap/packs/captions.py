@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recap.alignment import LinearAlignment
-from recap.assets import cache_dir
+from recap.assets import vector_file
 from recap.datasets import Sentence, read_sentences
 from recap.datastore import Datastore, DatastoreView, DiskStore, MutableStore
 from recap.datastore.base import Ids
@@ -124,7 +124,7 @@ def add_file(
     The source is the file's name unless it is given or the file says.
     """
     sentences = read_sentences(captions)
-    encoder = PackConfig.read(folder).load_encoder(cache=cache_dir() / "vectors.sqlite")
+    encoder = PackConfig.read(folder).load_encoder(cache=vector_file())
     named = source or ("" if captions == "-" else Path(captions).stem)
     count = add(folder, sentences, encoder.text, source=named, synthetic=synthetic, progress=progress)
     return count, len(sentences) - count

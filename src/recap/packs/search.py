@@ -23,7 +23,6 @@ import numpy as np
 
 from recap.alignment import LinearAlignment
 from recap.alignment.rows import centre_rows
-from recap.assets import cache_dir
 from recap.datasets.images import find_image_names
 from recap.encoders.base import ImageEncoder, TextEncoder
 from recap.encoders.cache import VectorCache, file_state
@@ -172,11 +171,6 @@ class PictureSearch:
                     same[path] = content
         store.put(self.image_fingerprint, {content: vectors[path] for path, content in same.items()})
         store.put_files({path: (states[path], content) for path, content in same.items()})
-
-
-def default_cache() -> Path:
-    """Return the file of vectors that the commands share."""
-    return cache_dir() / "vectors.sqlite"
 
 
 def _read_points(file: Path, state: bytes, shape: tuple[int, int]) -> Vectors | None:

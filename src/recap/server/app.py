@@ -18,12 +18,12 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
 from recap import __version__
+from recap.assets import vector_file
 from recap.captioner import ReCap
 from recap.encoders.apart import ApartDecoder
 from recap.encoders.fetching import Fetcher
 from recap.encoders.network import cores
 from recap.errors import InputError
-from recap.packs.search import default_cache
 from recap.server.batching import Batcher
 from recap.server.config import DECODER_MEMORY, FETCH_SECONDS, MAX_DECODERS, PIXEL_MEMORY, ServerConfig
 from recap.server.middleware import (
@@ -114,7 +114,7 @@ def create_app(captioner: ReCap, config: ServerConfig | None = None) -> FastAPI:
     app.state.on_death = lambda: None
     index = None
     if chosen.search is not None:
-        index = captioner.index(chosen.search, cache=default_cache(), progress=True)
+        index = captioner.index(chosen.search, cache=vector_file(), progress=True)
         for problem in index.problems:
             logger.warning("not searched: %s", problem)
     app.state.service = Service(chosen, Engine(captioner, index), batcher, metrics, fetcher)
