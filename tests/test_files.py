@@ -175,3 +175,9 @@ def test_progress_in_a_log_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatc
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) >= 2
     assert all(line.startswith("recap: pairs: ") and " of 4 after " in line for line in lines)
+    bar = files.progress_bar(range(4), progress=True)
+    for number in bar:
+        bar.set_description(f"step {number}")
+        time.sleep(0.02)
+    assert ": :" not in (said := capsys.readouterr().err)
+    assert "recap: step 1: " in said

@@ -324,7 +324,7 @@ class _LogLines(io.TextIOBase):
 
     def write(self, text: str) -> int:
         if line := text.strip("\r\n\x1b[A "):
-            print(f"recap: {line.removeprefix(': ')}", file=sys.stderr)
+            print(f"recap: {line.removeprefix(': ').replace(': : ', ': ')}", file=sys.stderr)
         return len(text)
 
 

@@ -24,6 +24,7 @@ from recap.confidence import FEATURES, Calibration
 from recap.datastore import DiskStore, base
 from recap.datastore import store as stores
 from recap.errors import EncoderMismatchError, InputError, RecapWarning
+from recap.packs import sharing
 from recap.packs.captions import changing, move
 from recap.packs.config import About
 from recap.packs.sharing import merge, merge_packs
@@ -62,6 +63,19 @@ def test_joining_shows_how_far_it_is(
 def test_pictures_in_both_are_told(fit: Fit, pairs: list[Pair]):
     with pytest.warns(RecapWarning, match="3 pictures are in more than one"):
         merge([fit(pairs[:9]), fit(pairs[6:])])
+
+
+def test_the_confidence_of_a_pack_with_nearly_all_pairs_is_kept(
+    fit: Fit, pairs: list[Pair], monkeypatch: pytest.MonkeyPatch
+):
+    parts = [fit(pairs[:12]), fit(pairs[12:])]
+    parts[0].calibration = Calibration(0.0, (1.0,) * len(FEATURES), parts[0].settings.method, 20, "people")
+    monkeypatch.setattr(sharing, "NEARLY_ALL", parts[0].statistics.pairs / sum(one.statistics.pairs for one in parts))
+    assert merge(parts).calibration == parts[0].calibration
+    with pytest.warns(RecapWarning, match="recap pack calibrate"):
+        assert merge(parts, method="ridge").calibration is None, "by another map"
+    with pytest.warns(RecapWarning, match="recap pack calibrate"):
+        assert merge(parts[::-1]).calibration is None, "with another pack before it"
 
 
 def test_a_calibration_of_one_pack_is_dropped_and_told(fit: Fit, pairs: list[Pair]):

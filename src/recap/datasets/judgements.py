@@ -163,7 +163,7 @@ def _flickr8k(
     beside = next((path.parent / known for known in TOKEN_FILES if (path.parent / known).is_file()), None)
     source = captions or beside
     if source is None:
-        raise InputError(f"{path}: the captions are missing: put {TOKEN_FILES[0]} beside it, or name the file")
+        raise InputError(f"{path}: the captions are missing: put {TOKEN_FILES[0]} beside it, or name it (--captions)")
     texts = read_flickr8k_captions(source)
     unknown = [caption for _, caption, _ in rows if caption not in texts]
     if unknown:

@@ -27,6 +27,9 @@ from recap.packs.verify import verify
 
 P = TypeVar("P", bound=Pack)
 
+NEARLY_ALL = 0.9
+"""Share of the pairs from which on the confidence of a pack holds for what it is joined with."""
+
 
 def merge(
     packs: Sequence[P], *, method: str | None = None, datastore: MutableStore | None = None, progress: bool = False
@@ -35,6 +38,7 @@ def merge(
 
     They come into ``datastore``, an empty store; by default into memory.
     Encoder, settings and language model are the first one's, the map too unless ``method`` names another.
+    So is the confidence, if nearly all pairs are the first one's; otherwise there is none until it is fitted anew.
     Pictures that two packs have in common count twice in the map; a warning says how many there are.
     """
     if len(packs) < 2:
@@ -53,7 +57,6 @@ def merge(
             statistics = statistics + captioner.statistics
         theirs, ours, known = store.ids, datastore.merge(store), captioner.pictures
         pictures = None if pictures is None or known is None else pictures.joined(known, theirs, ours)
-    _warn_of_losses(packs)
     params = first.alignment.get_params() | ({"method": method} if method else {})
     merged = type(first)(
         first.encoder,
@@ -66,7 +69,16 @@ def merge(
     )
     merged.pictures = pictures
     merged.about = _about([captioner.about for captioner in packs])
+    if _hardly_differs(merged, first):
+        merged.calibration = first.calibration
+    _warn_of_losses(packs, merged)
     return merged
+
+
+def _hardly_differs(merged: Pack, first: Pack) -> bool:
+    """Tell whether captions of a joined pack are made as those of the first: by its map, from its pairs."""
+    same_map = merged.settings.method == first.settings.method
+    return same_map and first.statistics.pairs >= NEARLY_ALL * merged.statistics.pairs
 
 
 def merge_packs(names: Sequence[str], out: Path, *, method: str | None = None) -> Pack:
@@ -107,13 +119,13 @@ def _about(all_of_them: Sequence[About]) -> About:
     return About(joined("description"), joined("author"), joined("licence"), counts)
 
 
-def _warn_of_losses(packs: Sequence[Pack]) -> None:
+def _warn_of_losses(packs: Sequence[Pack], merged: Pack) -> None:
     hashes = [{picture.sha256 for picture in captioner.pictures or ()} for captioner in packs]
     twice = sum(len(known) for known in hashes) - len(set().union(*hashes))
     if twice:
         message = f"{twice} pictures are in more than one of the packs, and count for each of them"
         warnings.warn(message, RecapWarning, stacklevel=3)
-    if any(captioner.calibration for captioner in packs):
+    if merged.calibration is None and any(captioner.calibration for captioner in packs):
         message = "the confidence was fitted to single packs: captions have none until recap pack calibrate fits it"
         warnings.warn(message, RecapWarning, stacklevel=3)
     languages = {captioner.settings.language for captioner in packs}
