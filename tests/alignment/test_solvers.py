@@ -118,16 +118,31 @@ def test_a_shared_space_is_asked_for_where_it_is_needed() -> None:
 def test_whitened_lifts_the_weaker_directions_of_procrustes() -> None:
     cross = np.random.default_rng(3).normal(size=(4, 6))
     u, s, vt = np.linalg.svd(cross, full_matrices=False)
-    found = np.linalg.svd(whitened(cross), compute_uv=False)
+    found = np.linalg.svd(whitened(cross, 9), compute_uv=False)
     np.testing.assert_allclose(found, np.sort((s / s[0]) ** -0.15)[::-1], rtol=1e-9)
-    np.testing.assert_allclose(u.T @ whitened(cross) @ vt.T, np.diag((s / s[0]) ** -0.15), atol=1e-9)
-    np.testing.assert_allclose(whitened(7 * cross), whitened(cross), rtol=1e-9)
+    np.testing.assert_allclose(u.T @ whitened(cross, 9) @ vt.T, np.diag((s / s[0]) ** -0.15), atol=1e-9)
+    np.testing.assert_allclose(whitened(7 * cross, 63), whitened(cross, 9), rtol=1e-9)
     even = procrustes(cross)
-    np.testing.assert_allclose(whitened(even), even, atol=1e-9)
+    np.testing.assert_allclose(whitened(even, 9), even, atol=1e-9)
 
 
 def test_whitened_leaves_out_directions_that_no_pair_shows_and_lifts_weak_ones_only_so_far() -> None:
-    np.testing.assert_allclose(whitened(np.diag([1.0, 1e-9, 0.0])), np.diag([1.0, 1e-3**-0.15, 0.0]), atol=1e-12)
+    cross = np.eye(4, 3) * [1.0, 1e-9, 0.0]
+    np.testing.assert_allclose(whitened(cross, 1), np.eye(4, 3) * [1.0, 1e-3**-0.15, 0.0], atol=1e-12)
+
+
+def test_whitened_keeps_a_shared_space_where_few_pairs_show_nothing_else() -> None:
+    texts = unit(np.random.default_rng(5).normal(size=(500, 16)))
+    images = unit(texts + 0.1 * np.random.default_rng(6).normal(size=texts.shape))
+    few, turn = slice(8), np.linalg.qr(np.random.default_rng(7).normal(size=(16, 16)))[0]
+
+    w = whitened(texts[few].T @ images[few], 8)
+    nearest = (unit(images @ w.T) @ texts.T).argmax(1)
+    assert np.mean(nearest == np.arange(500)) > 0.9
+    assert np.mean((images @ procrustes(texts[few].T @ images[few]).T @ texts.T).argmax(1) == np.arange(500)) < 0.3
+    turned = images @ turn.T
+    w = whitened(texts.T @ turned, 500)  # not shared: what 500 pairs say counts, whatever the prior
+    assert np.mean((unit(turned @ w.T) @ texts.T).argmax(1) == np.arange(500)) > 0.9
 
 
 def unit(rows: np.ndarray) -> np.ndarray:

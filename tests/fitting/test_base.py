@@ -8,7 +8,7 @@ from PIL import Image
 
 from recap import ReCap
 from recap.datastore import Datastore
-from recap.encoders import Encoder
+from recap.encoders import Encoder, load_encoder
 from recap.errors import InputError, PackError
 from recap.packs.verify import verify
 from recap.types import Pair
@@ -30,7 +30,19 @@ def same(one: ReCap, other: ReCap) -> None:
     assert {p.id for p in one.pictures} == {p.id for p in other.pictures}
 
 
-@pytest.mark.parametrize("method", ["procrustes", "ols", "ridge"])
+def test_the_usual_map_keeps_a_space_that_both_sides_share(
+    fit, pairs: list[Pair], shared_encoder_folder: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    assert fit(pairs).alignment.method == "procrustes"
+    shared = load_encoder(f"onnx:{shared_encoder_folder}")
+    recwarn.clear()
+    options = {"encoder": shared, "language_model": None}
+    assert ReCap.fit(pairs[:5], **options).settings.method == "whitened"
+    assert not [warning for warning in recwarn if "few to align" in str(warning.message)]
+    assert ReCap.fit(pairs, **options, method="procrustes").alignment.method == "procrustes"
+
+
+@pytest.mark.parametrize("method", ["procrustes", "ols", "ridge", "whitened"])
 def test_an_update_through_the_disk_equals_a_fit_from_scratch(fit, pairs: list[Pair], tmp_path: Path, method: str):
     fit(pairs[:7], method=method).save_pretrained(tmp_path / "pack")
     for part in (pairs[7:8], pairs[8:]):

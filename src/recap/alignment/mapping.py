@@ -188,7 +188,7 @@ class LinearAlignment:
         moments = self._moments(statistics)
         if self.method != "identity":
             _check_related(moments, statistics.pairs)
-        return self._learned(SOLVERS[self.method](moments, self, statistics.rcond), moments, statistics)
+        return self._learned(SOLVERS[self.method](moments, self, statistics), moments, statistics)
 
     def _warn_of_few(self, pairs: float, dimensions: int) -> None:
         if pairs < dimensions and "procrustes" in self.method:
@@ -238,15 +238,15 @@ def check_method(method: str) -> None:
     check_name("method", method, (*SOLVERS, *GRADIENT_METHODS))
 
 
-Solver = Callable[[Moments, LinearAlignment, float], Matrix]
+Solver = Callable[[Moments, LinearAlignment, PairStatistics], Matrix]
 
 SOLVERS: dict[str, Solver] = {
-    "procrustes": lambda m, settings, rcond: solvers.procrustes(m.cross),
-    "ols": lambda m, settings, rcond: solvers.ols(_gram(m), m.cross, rcond=rcond),
-    "ridge": lambda m, settings, rcond: solvers.ridge(_gram(m), m.cross, settings.ridge, rcond=rcond),
-    "beta-procrustes": lambda m, settings, rcond: solvers.beta_procrustes(m.cross, settings.beta),
-    "whitened": lambda m, settings, rcond: solvers.whitened(m.cross),
-    "identity": lambda m, settings, rcond: solvers.identity(m.cross),
+    "procrustes": lambda m, settings, known: solvers.procrustes(m.cross),
+    "ols": lambda m, settings, known: solvers.ols(_gram(m), m.cross, rcond=known.rcond),
+    "ridge": lambda m, settings, known: solvers.ridge(_gram(m), m.cross, settings.ridge, rcond=known.rcond),
+    "beta-procrustes": lambda m, settings, known: solvers.beta_procrustes(m.cross, settings.beta),
+    "whitened": lambda m, settings, known: solvers.whitened(m.cross, known.pairs),
+    "identity": lambda m, settings, known: solvers.identity(m.cross),
 }
 """Closed forms, from moments alone. A method that needs the rows themselves cannot be one of these."""
 

@@ -38,7 +38,10 @@ NEW_PACK = ("method", "k", "language", "validation", "tune", "keep_vectors")
 @split_option
 @encoder_option
 @lm_option("Language model that the pack writes with.  [default: writer; none if not in English]")
-@method_option("Map from pictures to captions: procrustes, ols, ridge, beta-procrustes, whitened or identity.")
+@method_option(
+    "Map from pictures to captions: procrustes, ols, ridge, beta-procrustes, whitened or identity (default: whitened "
+    "where pictures and captions share a space, as with builtin and CLIP; else procrustes)."
+)
 @click.option("-k", type=COUNT, help="How many retrieved captions the language model reads.")
 @click.option("--language", help="Language of the captions, as a code: en, de, ja ...  [default: en]")
 @click.option("--source", default="", help="Name of these captions in the datastore.  [default: the file's name]")

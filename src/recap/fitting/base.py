@@ -80,9 +80,12 @@ class FittedPack(Pack):
             progress: whether to show a bar.
             datastore: an empty one to take the captions, such as a ``DiskStore`` for more than fit into memory.
             settings: any of ``recap.packs.settings.Settings``, such as ``method="ols"``, ``k=13``, ``temperature=0.1``.
+                The map is ``whitened`` unless named where the encoder's two sides share a space, else ``procrustes``.
         """
         chosen = Settings().but(**settings)
         loaded = load_encoder(encoder, device=device) if isinstance(encoder, str) else encoder
+        if loaded.shares_space and "method" not in settings:
+            chosen = chosen.but(method="whitened")
         model = resolve_language_model(language_model, device)
         started = time.perf_counter()
         encoded = encode_pairs(

@@ -384,7 +384,7 @@ def _warn(report: FitReport, encoder: Encoder, *, new: bool) -> None:
         messages.append(
             f"{encoder.text.truncated} captions are longer than the window of {encoder.text.name} and were cut"
         )
-    if new and report.pictures < encoder.image.dimension:
+    if new and report.pictures < encoder.image.dimension and not encoder.shares_space:
         messages.append(
             f"{report.pictures} pictures are few to align {encoder.image.dimension} dimensions: expect rough "
             "captions for new pictures; a thousand or more do better"
