@@ -84,7 +84,7 @@ def main() -> None:
 
 
 def make_world(work: Path) -> Path:
-    """Make pictures of one colour, an encoder for them, and a pack; return the folder of all three."""
+    """Make pictures of one colour, an encoder for them, and two packs, one of them mapped; return the folder of all."""
     (work / "pairs").mkdir(parents=True)
     (work / "encoder").mkdir()
     WORLD.make_encoder(work / "encoder", 4)
@@ -96,6 +96,8 @@ def make_world(work: Path) -> Path:
     encoder = load_encoder(f"onnx:{work / 'encoder'}")
     options: dict[str, Any] = {"source": "walls", "language_model": None, "keep_vectors": True}
     ReCap.fit(read_pairs(work / "pairs"), encoder=encoder, calibrate=False, **options).save_pretrained(work / "good")
+    shutil.copytree(work / "good", work / "mapped")
+    captions.move(work / "mapped", "disk")
     return work
 
 
@@ -171,7 +173,7 @@ def use_packs(world: Path) -> Use:
 
     def use(room: Path, number: int, draws: random.Random) -> str:
         folder = room / "pack"
-        shutil.copytree(world / "good", folder)
+        shutil.copytree(world / ("mapped" if number % 2 else "good"), folder)
         MUTATIONS.mutate_pack(folder, draws)
         list(verify(folder))
         ReCap.from_pretrained(folder).caption(picture)
