@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Self, Unpack, cast
+from typing import TYPE_CHECKING, Self, Unpack
 
 import numpy as np
 
@@ -82,6 +82,8 @@ class FittedPack(Pack):
             settings: any of ``recap.packs.settings.Settings``, such as ``method="ols"``, ``k=13``, ``temperature=0.1``.
                 The map is ``whitened`` unless named where the encoder's two sides share a space, else ``procrustes``.
         """
+        from recap.captioner import ReCap  # which is made of this
+
         chosen = Settings().but(**settings)
         loaded = load_encoder(encoder, device=device) if isinstance(encoder, str) else encoder
         if loaded.shares_space and "method" not in settings:
@@ -100,11 +102,9 @@ class FittedPack(Pack):
         between = time.perf_counter()
         fitted = cls.from_encoded(encoded, loaded, language_model=model, settings=chosen, about=about, device=device)
         fitted.seconds = {"encoding": between - started, "map": time.perf_counter() - between}
+        assert isinstance(fitted, ReCap)
         measure = validation is not None
-        finished = finish_fit(
-            fitted._captioner, encoded, measure=measure, tune=tune, calibrate=calibrate, progress=progress
-        )
-        return cast("Self", finished)
+        return finish_fit(fitted, encoded, measure=measure, tune=tune, calibrate=calibrate, progress=progress)
 
     @classmethod
     def from_encoded(
@@ -149,7 +149,10 @@ class FittedPack(Pack):
 
     @property
     def _captioner(self) -> ReCap:
-        return cast("ReCap", self)
+        from recap.captioner import ReCap
+
+        assert isinstance(self, ReCap)
+        return self
 
 
 def _update(
