@@ -373,13 +373,16 @@ def test_a_folder_of_pages(
     shutil.copy(new_pictures["red"], tmp_path / "site" / "img" / "red.png")
     for name in ("index.html", "deep/page.HTM", "deep/notes.txt"):
         (tmp_path / "site" / name).write_text("<img src=/img/red.png>")
+    (tmp_path / "other.html").write_text("<img src=/img/red.png>")
+    (tmp_path / "site" / "link.html").symlink_to(tmp_path / "other.html")
     run = CliRunner()
     assert run.invoke(alt, [str(tmp_path / "site")]).exit_code == 2
     assert run.invoke(alt, [str(tmp_path / "site" / "empty"), "--in-place"]).exit_code == 2
     assert run.invoke(alt, [str(tmp_path / "site"), "--in-place", "--min-confidence", "0"]).exit_code == 0
     for name in ("index.html", "deep/page.HTM"):
         assert "red" in (tmp_path / "site" / name).read_text().split('"')[1]
-    assert (tmp_path / "site" / "deep" / "notes.txt").read_text() == "<img src=/img/red.png>"
+    for name in ("site/deep/notes.txt", "other.html"):
+        assert (tmp_path / name).read_text() == "<img src=/img/red.png>"
     assert asked == [tmp_path / "site" / "img" / "red.png"], "a picture of two pages is looked at once"
 
 

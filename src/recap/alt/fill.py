@@ -20,11 +20,12 @@ from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
 from recap.alt.tags import Tag, decode_page, encode_page, start_tags
 from recap.confidence import is_trusted
-from recap.datasets.images import IMAGE_SUFFIXES
+from recap.datasets.images import IMAGE_SUFFIXES, find_images
 from recap.errors import ImageError
 from recap.files import atomic_write
 from recap.types import Caption
 
+PAGE_SUFFIXES = frozenset({".html", ".htm"})
 MARK = ' data-alt-source="recap"'
 """The attribute that says a machine wrote the text beside it."""
 
@@ -91,6 +92,20 @@ class FilledPage:
         with atomic_write(target) as file:
             file.write(self.content)
             Path(file.name).chmod(like.stat().st_mode)
+
+
+def find_pages(given: Iterable[str]) -> tuple[list[tuple[Path, Path | None]], list[Path]]:
+    """Return the pages that names stand for, those of a folder with the folder; and those that lie outside of it."""
+    found: list[tuple[Path, Path | None]] = []
+    outside: list[Path] = []
+    for name in given:
+        site = Path(name) if Path(name).is_dir() else None
+        for page in find_images([name], PAGE_SUFFIXES):
+            if site and not page.resolve().is_relative_to(site.resolve()):
+                outside.append(page)
+            else:
+                found.append((page, site))
+    return found, outside
 
 
 def fill(

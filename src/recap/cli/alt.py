@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from recap.alt.fill import Describe, FilledPage
     from recap.errors import ImageError
     from recap.types import Caption
-
-PAGE_SUFFIXES = (".html", ".htm")
 
 
 @click.command()
@@ -64,10 +62,12 @@ def alt(
         raise click.UsageError("several pages, and folders, go with --in-place only")
     if as_json and not (out or in_place):
         raise click.UsageError("--json goes with --out or --in-place, since the page itself goes to standard output")
-    from recap.alt.fill import fill
+    from recap.alt.fill import fill, find_pages
     from recap.confidence import check_minimum
 
-    found = _find_pages(pages)
+    found, outside = find_pages(pages)
+    for page in outside:
+        warn(f"{page}: left alone: a link leads out of the folder")
     if not found:
         raise click.UsageError("there is no page (.html, .htm) in " + ", ".join(pages))
     captioner = load_captioner(pack, device)
@@ -84,14 +84,6 @@ def alt(
         unreadable += filled.count("unreadable")
     if unreadable:
         sys.exit(1)
-
-
-def _find_pages(given: Iterable[str]) -> list[tuple[Path, Path | None]]:
-    """Return the pages that arguments name, those of a folder with the folder."""
-    from recap.datasets.images import find_image_names
-
-    sites = [(name, Path(name) if Path(name).is_dir() else None) for name in given]
-    return [(Path(page), site) for name, site in sites for page in find_image_names([name], frozenset(PAGE_SUFFIXES))]
 
 
 def _remembered(describe: Describe) -> Describe:
