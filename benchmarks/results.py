@@ -84,10 +84,19 @@ TABLES = (
         f"experiment search-temperature {XRAYS} --option k=5 --option pictures=60 --option temperatures=0.1,0.5 "
         "--option numbers=10,20",
     ),
-    Made("sources", 8, "experiment search-sources --lm none --option sources=flickr30k --option k=13"),
+    Made(
+        "sources",
+        1,
+        "experiment search-sources --lm none --limit 2000 --option sources=flickr30k --option pictures=300 "
+        "--option k=13 --option metrics=cider-d",
+    ),
     Made("efficiency", 12, "experiment efficiency --option steps=12 --option pictures=8"),
-    Made("captioning", 15, "experiment captioning"),
-    Made("search-k", 15, "experiment search-k --option pictures=500"),
+    Made(
+        "captioning",
+        1,
+        "experiment captioning --option maps=ZS,PR,OLS --option metrics=bleu-4,cider-d,chair --option pictures=200",
+    ),
+    Made("search-k", 1, "experiment search-k --option pictures=200 --option metrics=cider-d,refaclip-s"),
     Made(
         "efficiency-scratch",
         35,
@@ -96,7 +105,12 @@ TABLES = (
     Made("search-temperature", 45, "experiment search-temperature --option pictures=500"),
     Made("dal", 60, "experiment dal --limit 1500 --option pictures=300 --option ks=4,13,100"),
     Made("captioning-coco", 60, "experiment captioning --on coco"),
-    Made("language-models", 600, f"experiment search-lm --option models={MODELS} --option pictures=200"),
+    Made(
+        "language-models",
+        30,
+        f"experiment search-lm --option models={MODELS} --option pictures=40 --option k=5 --option temperature=0 "
+        "--option samples=1 --option metrics=cider-d",
+    ),
 )
 """Every table but those that people made by reading."""
 
