@@ -15,8 +15,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from recap.batch.formats import Record, Sink, check_paths, format_of
 from recap.batch.journal import FailureList, Journal, Later, open_output, provenance
 from recap.batch.parts import CaptionParts
@@ -24,7 +22,7 @@ from recap.batch.pipeline import CaptionFile, Item, Pipeline, file_facts
 from recap.batch.report import HtmlReport
 from recap.batch.sidecars import DescriptionSink, Existing, ReportSink, Sidecars, find_collisions, sidecar
 from recap.confidence import check_minimum, withheld_below
-from recap.datastore.index import SCANNED_QUERIES
+from recap.datastore.index import SCANNED_QUERIES, build_index
 from recap.encoders.video import VIDEO_SUFFIXES, read_frames
 from recap.errors import ImageError, MissingExtraError
 from recap.files import progress_bar
@@ -110,7 +108,7 @@ def caption_files(
     pending = [path for path in paths if not run.recall(path)]
     if len(pending) > SCANNED_QUERIES and parts is None:
         # for so many an index is built: neither the bar nor the speed should count that
-        captioner.datastore.search(np.ones((SCANNED_QUERIES + 1, captioner.datastore.dimension), np.float32), 1)
+        build_index(captioner.datastore)
     started = time.perf_counter()
     known = journal.place_of_content if journal else lambda sha256: None
     pipeline = Pipeline(captioner, workers=workers, known=known, others=others)

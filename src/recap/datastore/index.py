@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from recap.datastore.base import Excluded, Filters, Ids, SearchResult, centred
+from recap.datastore.base import CaptionStore, Excluded, Filters, Ids, SearchResult, centred
 from recap.datastore.ranking import GATHER_NUMBERS, dot_error, float32_rows, rank
 from recap.datastore.segments import Segments
 from recap.errors import InputError
@@ -227,6 +227,11 @@ class Scan:
         if (near := np.flatnonzero(distances < NEAR)).size:
             similarities[near] = centred(unit_rows(rows[near]), self._center) @ queries.T
         return np.where(np.isnan(similarities), -np.inf, similarities)
+
+
+def build_index(store: CaptionStore) -> None:
+    """Let a store build what many searches are answered from now, and not in the midst of them."""
+    store.search(np.ones((SCANNED_QUERIES + 1, store.dimension), np.float32), 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from starlette.middleware.cors import CORSMiddleware
 from recap import __version__
 from recap.assets import vector_file
 from recap.captioner import ReCap
+from recap.datastore.index import build_index
 from recap.encoders.apart import ApartDecoder
 from recap.encoders.fetching import Fetcher
 from recap.encoders.network import cores
@@ -169,8 +170,9 @@ def run(captioner: ReCap, config: ServerConfig, listening: socket.socket, *, tel
     # the reader's own limit counts all pixels alike; the service's is stricter, except for JPEG
     os.environ["RECAP_MAX_PIXELS"] = str(2 * config.max_pixels)
     app = create_app(captioner, config)
-    logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
+    logger.setLevel(logging.INFO)
+    build_index(captioner.datastore)
     # uvicorn raises the signal that ended it once more, which would make the end look like a failure
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
