@@ -65,3 +65,12 @@ def test_links_lead_somewhere(page: Path):
 
 def test_there_is_something_to_check():
     assert sum(len(commands(page)) for page in PAGES) > 50
+
+
+def test_what_the_readme_says_it_reaches_is_among_the_results():
+    readme, results = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/results.md"))
+    section = readme[readme.index("## What it reaches") : readme.index("## The paper")]
+    rows = [line for line in section.splitlines() if line.startswith("|")][2:]
+    numbers = [number for row in rows for number in re.findall(r"\d+\.\d+", row)]
+    assert len(numbers) >= 10
+    assert not [number for number in numbers if number not in results]
