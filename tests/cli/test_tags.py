@@ -51,6 +51,9 @@ def test_keywords_go_into_an_xmp_file(pack: Path, photo: Path):
     add_keywords(beside, ["mine"])
     names = recap("tags", photo, "--pack", pack, "--min-score", 0, "--xmp").stdout.rstrip("\n").split("\t")[1]
     assert read_keywords(beside) == ["mine", *names.split(", ")]
+    recap("tags", photo, "--pack", pack, "--min-score", 0, "--xmp", "--sidecars", "--sidecars-keep-suffix")
+    assert read_keywords(f"{photo}.xmp") == names.split(", ")
+    assert Path(f"{photo}.txt").read_text() == f"{names}\n"
     assert photo.read_bytes() == before
 
 

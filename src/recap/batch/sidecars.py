@@ -136,10 +136,16 @@ class KeywordSink:
     """Writes keywords beside pictures, as one line with commas or as XMP, and into their metadata."""
 
     def __init__(
-        self, *, sidecars: bool = False, xmp: bool = False, metadata: bool = False, keep_original: bool = False
+        self,
+        *,
+        sidecars: bool = False,
+        xmp: bool = False,
+        keep_suffix: bool = False,
+        metadata: bool = False,
+        keep_original: bool = False,
     ) -> None:
-        self._sidecars = Sidecars() if sidecars else None
-        self._xmp, self._metadata, self._keep_original = xmp, metadata, keep_original
+        self._sidecars = Sidecars(keep_suffix=keep_suffix) if sidecars else None
+        self._xmp, self._keep_suffix, self._metadata, self._keep_original = xmp, keep_suffix, metadata, keep_original
         self.refused: list[str] = []
         """Why pictures could not take keywords, each with its name."""
 
@@ -154,7 +160,7 @@ class KeywordSink:
             return
         if self._sidecars:
             self._sidecars.write(path, ", ".join(names))
-        targets = [sidecar(path, xmp=True)] if self._xmp else []
+        targets = [sidecar(path, keep_suffix=self._keep_suffix, xmp=True)] if self._xmp else []
         for target in [*targets, *([Path(path)] if self._metadata else [])]:
             from recap.batch.metadata import add_keywords
 

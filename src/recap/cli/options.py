@@ -268,6 +268,10 @@ settings_options = combine(
 )
 """Options that decide which caption comes out."""
 
+keep_suffix_option = click.option(
+    "--sidecars-keep-suffix", "keep_suffix", is_flag=True, help="Name these files photo.jpg.txt, not photo.txt."
+)
+
 output_options = combine(
     click.option(
         "--out",
@@ -290,9 +294,7 @@ output_options = combine(
         type=click.Choice(["keep", "append", "replace"]),
         help="What --sidecars does with .txt files that exist (default: keep).",
     ),
-    click.option(
-        "--sidecars-keep-suffix", "keep_suffix", is_flag=True, help="Name these files photo.jpg.txt, not photo.txt."
-    ),
+    keep_suffix_option,
     click.option("--prefix", help="Text before each caption in the .txt files of --sidecars."),
     click.option("--suffix", help="Text after each caption in the .txt files of --sidecars."),
     click.option(

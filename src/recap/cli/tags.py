@@ -12,6 +12,7 @@ from recap.cli.options import (
     expand_inputs,
     find_pictures,
     format_option,
+    keep_suffix_option,
     lm_option,
     load_captioner,
     pack_options,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     "--sidecars", is_flag=True, help="Write the keywords into a .txt file beside each picture, if there is none."
 )
 @click.option("--xmp", is_flag=True, help="Add the keywords to an .xmp file beside each picture (photo managers).")
+@keep_suffix_option
 @click.option("--metadata", is_flag=True, help="Add the keywords to those inside the pictures (XMP, IPTC).")
 @click.option("--keep-originals", is_flag=True, help="With --metadata: keep a copy of each file as it was.")
 def tags(
@@ -52,6 +54,7 @@ def tags(
     kind: str,
     sidecars: bool,
     xmp: bool,
+    keep_suffix: bool,
     metadata: bool,
     keep_originals: bool,
 ) -> None:
@@ -63,6 +66,8 @@ def tags(
     """
     if keep_originals and not metadata:
         raise click.UsageError("--keep-originals goes with --metadata")
+    if keep_suffix and not (sidecars or xmp):
+        raise click.UsageError("--sidecars-keep-suffix goes with --sidecars or --xmp")
     from recap.batch.sidecars import KeywordSink, find_collisions
     from recap.batch.tags import tag_each
     from recap.errors import ImageError
@@ -72,9 +77,10 @@ def tags(
     paths = find_pictures(inputs)
     if not paths:
         raise click.UsageError("there is no picture in " + ", ".join(inputs))
-    refused = find_collisions(paths, xmp=xmp) if sidecars or xmp else {}
+    refused = find_collisions(paths, keep_suffix=keep_suffix, xmp=xmp) if sidecars or xmp else {}
     captioner = load_captioner(pack, device, language_model)
-    sink = KeywordSink(sidecars=sidecars, xmp=xmp, metadata=metadata, keep_original=keep_originals)
+    places = {"sidecars": sidecars, "xmp": xmp, "keep_suffix": keep_suffix, "metadata": metadata}
+    sink = KeywordSink(**places, keep_original=keep_originals)
     failed = 0
     rows: list[dict[str, object]] = []
     # a bar would tear the keywords apart when both go to the same screen
