@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import json
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow
@@ -12,6 +16,7 @@ from recap.errors import EncoderMismatchError, InputError
 from recap.fitting.vectors import (
     ROWS,
     Row,
+    ShardFacts,
     Space,
     VectorFolder,
     is_vectors,
@@ -101,3 +106,62 @@ def test_what_is_not_ours_is_refused(tmp_path: Path):
     (tmp_path / "vectors.json").write_text("{}")
     with pytest.raises(InputError, match="damaged"):
         _ = VectorFolder(str(tmp_path)).shards
+
+
+def change(folder: Path, edit: Callable[[dict[str, Any]], Any]) -> None:
+    manifest = json.loads((folder / "vectors.json").read_text())
+    edit(manifest)
+    (folder / "vectors.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda manifest: manifest.pop("space"),
+        lambda manifest: manifest["space"].update(encoder=5),
+        lambda manifest: manifest["space"].update(image_dimension=10**30),
+        lambda manifest: manifest["shards"].clear(),
+        lambda manifest: manifest["shards"][0].update(file="../elsewhere.parquet"),
+        lambda manifest: manifest["shards"][0].update(file="/elsewhere.parquet"),
+        lambda manifest: manifest["shards"][0].pop("file"),
+    ],
+)
+def test_a_manifest_of_a_stranger_is_checked(tmp_path: Path, edit: Callable[[dict[str, Any]], Any]):
+    VectorFolder(str(tmp_path)).finish(SPACE, [ShardFacts(f"{0:06d}-{0:016x}.parquet")])
+    assert len(VectorFolder(str(tmp_path)).shards) == 1
+    change(tmp_path, edit)
+    with pytest.raises(InputError, match=r"vectors\.json: damaged"):
+        _ = VectorFolder(str(tmp_path)).shards
+
+
+def test_a_manifest_without_end_and_a_pipe_are_refused(tmp_path: Path):
+    (tmp_path / "vectors.json").write_text("[" * 100_000)
+    with pytest.raises(InputError, match="damaged"):
+        _ = VectorFolder(str(tmp_path)).shards
+    os.mkfifo(tmp_path / "shard.parquet")
+    with pytest.raises(InputError, match="not a file"):
+        list(read_shard(str(tmp_path / "shard.parquet")))
+    (tmp_path / "vectors.json").unlink()
+    os.mkfifo(tmp_path / "vectors.json")
+    with pytest.raises(InputError, match="not a file"):
+        _ = VectorFolder(str(tmp_path)).shards
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "why"),
+    [
+        ("sha256", ["no hash"] * 3, "a hash that is none"),
+        ("captions", [None, [], []], "a caption that is none"),
+        ("captions", [["a"], [None], []], "a caption that is none"),
+        ("image", [1, 2, 3], "columns are not those"),
+    ],
+)
+def test_rows_of_a_stranger_are_checked(tmp_path: Path, name: str, values: list[object], why: str):
+    place = str(tmp_path / "shard.parquet")
+    write_shard(place, [rows(3)], SPACE)
+    table = pyarrow.parquet.read_table(place)
+    kind = None if name == "image" else table.schema.field(name).type
+    column = pyarrow.array(values, kind)
+    pyarrow.parquet.write_table(table.set_column(table.schema.get_field_index(name), name, column), place)
+    with pytest.raises(InputError, match=why):
+        list(read_shard(place))

@@ -92,12 +92,18 @@ class Space:
     @classmethod
     def from_schema(cls, schema: Any, where: str) -> Self:
         """Return what the metadata of a shard says."""
-        noted = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
+        noted = {
+            key.decode(errors="replace"): value.decode(errors="replace")
+            for key, value in (schema.metadata or {}).items()
+        }
         if noted.get("recap.format") != f"vectors {FORMAT}":
             raise InputError(f"{where}: not a shard of vectors that recap embed wrote")
         names = ("encoder", "image_fingerprint", "text_fingerprint")
-        sizes = (int(noted[f"recap.{side}_dimension"]) for side in ("image", "text"))
-        return cls(*(noted[f"recap.{name}"] for name in names), *sizes)
+        try:
+            sizes = [int(noted[f"recap.{side}_dimension"]) for side in ("image", "text")]
+            return cls(*(noted[f"recap.{name}"] for name in names), *sizes)
+        except (KeyError, ValueError) as error:
+            raise InputError(f"{where}: damaged ({error})") from error
 
 
 @dataclass(slots=True)
@@ -232,10 +238,25 @@ def read_shard(place: str, columns: Sequence[str] | None = None) -> Iterator[Blo
     with storage.local_copy(place) as path:
         try:
             with pyarrow.parquet.ParquetFile(path) as file:
+                if not file.schema_arrow.equals(Space.from_schema(file.schema_arrow, place).schema()):
+                    raise InputError(f"{place}: its columns are not those that recap embed writes")
                 for rows in file.iter_batches(ROWS, columns=None if columns is None else list(columns)):
+                    rows.validate(full=True)
+                    _check_rows(rows, place)
                     yield Block(rows)
         except (pyarrow.ArrowException, OSError) as error:
             raise InputError(f"{place}: not a readable Parquet file ({error})") from error
+
+
+def _check_rows(rows: Any, place: str) -> None:
+    """Raise unless hashes are hashes, and no caption is null."""
+    known = rows.schema.names
+    hashes = rows.column("sha256").to_pylist() if "sha256" in known else ()
+    captions = rows.column("captions") if "captions" in known else None
+    if not all(re.fullmatch("[0-9a-f]{64}", sha) for sha in hashes if sha):
+        raise InputError(f"{place}: damaged (a hash that is none); run recap embed again")
+    if captions is not None and (captions.null_count or captions.flatten().null_count):
+        raise InputError(f"{place}: damaged (a caption that is none); run recap embed again")
 
 
 def read_space(place: str) -> Space:
@@ -276,7 +297,12 @@ class VectorFolder:
             manifest = json.loads(storage.read_bytes(where))
             if manifest["format"] != FORMAT:
                 raise InputError(f"{where}: format {manifest['format']!r} is not known to this version of recap")
-        except (ValueError, KeyError, TypeError) as error:
+            space = Space(**manifest["space"])
+            space.schema()
+            names = [shard["file"] for shard in manifest["shards"]]
+            if not names or not all(map(NAME.fullmatch, names)) or not isinstance(space.encoder, str):
+                raise ValueError("it does not name its encoder and its shards")
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             if isinstance(error, InputError):
                 raise
             raise InputError(f"{where}: damaged ({error}); run recap embed again") from error

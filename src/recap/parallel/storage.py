@@ -117,6 +117,7 @@ def listing(place: str) -> list[Found]:
 
 def read_bytes(place: str) -> bytes:
     """Return the content of a file."""
+    _check_kind(place)
     files, path = _of(place)
     with _explained(place):
         content: bytes = files.cat_file(path)
@@ -127,6 +128,7 @@ def read_bytes(place: str) -> bytes:
 def local_copy(place: str) -> Iterator[Path]:
     """Yield a path of this machine where the file can be read; a copy under the same name if it lies elsewhere."""
     if not is_url(place):
+        _check_kind(place)
         yield Path(place)
         return
     files, path = _of(place)
@@ -168,6 +170,12 @@ def digest(*texts: str) -> str:
     for text in texts:
         total.update(f"{len(text)} ".encode() + text.encode(errors="surrogateescape"))
     return total.hexdigest()
+
+
+def _check_kind(place: str) -> None:
+    """Refuse a pipe and the like on this machine, for which one would wait for ever."""
+    if not is_url(place) and exists(place) and not Path(place).is_file():
+        raise InputError(f"{place}: not a file")
 
 
 def _of(place: str) -> tuple[Any, str]:
