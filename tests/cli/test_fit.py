@@ -37,6 +37,9 @@ def test_tuning_prints_a_table_and_the_numbers_reach_the_card(pairs_folder: Path
     )
     table = [line for line in done.stderr.splitlines() if "CIDEr-D" in line]
     assert len([line for line in table if line.endswith("chosen")]) == 3
+    tried = [line.split()[1] for line in table if line.startswith("selection")]
+    assert "default" in tried
+    assert "None" not in tried
     numbers = facts(tmp_path / "pack")["numbers"]
     assert numbers["pictures"] == 6
     best = max(float(line.split("CIDEr-D")[1].split()[0]) for line in table)

@@ -119,5 +119,5 @@ def _refuse_settings(given: dict[str, Any]) -> None:
 
 
 def _show(trial: Trial) -> None:
-    chosen = "  chosen" if trial.chosen else ""
-    click.echo(f"{trial.parameter:<12}{trial.value!s:<18}CIDEr-D {trial.cider_d:6.1f}{chosen}", err=True)
+    value, chosen = "default" if trial.value is None else trial.value, "  chosen" if trial.chosen else ""
+    click.echo(f"{trial.parameter:<12}{value!s:<18}CIDEr-D {trial.cider_d:6.1f}{chosen}", err=True)
