@@ -3,11 +3,11 @@
     python benchmarks/attack.py FOLDER [--packs 2000] [--files 1000] [--requests 1000] [--pictures 2000] [--writers 40]
 
 FOLDER holds pictures to mutate. Packs are damaged one file at a time and then verified, loaded, captioned with, added
-to and saved; the tables, archives and pages of data sets are damaged and read, and pictures described; requests to
-every route of the service are mutated; pictures are mutated and decoded apart; pairs of processes change one pack at
-once, and some are killed. Each attempt is made in a child with a limit on time and memory. Prints how many ended how;
-the exit code is 1 if one hung, crashed, ended in a traceback or an error of the server, wrote a file elsewhere, or left
-a pack that does not verify. No connection is opened.
+to and saved; the tables, archives, pages and vectors of data sets are damaged and read, and pictures described;
+requests to every route of the service are mutated; pictures are mutated and decoded apart; pairs of processes change
+one pack at once, and some are killed. Each attempt is made in a child with a limit on time and memory. Prints how many
+ended how; the exit code is 1 if one hung, crashed, ended in a traceback or an error of the server, wrote a file
+elsewhere, or left a pack that does not verify. No connection is opened.
 """
 
 from __future__ import annotations
@@ -41,9 +41,12 @@ from recap.datasets import Sentence, find_images, read_pairs
 from recap.encoders import load_encoder
 from recap.encoders.apart import ApartDecoder
 from recap.errors import ImageError, RecapError
+from recap.fitting.embedding import embed
+from recap.fitting.packs import fit_pack
 from recap.packs import captions
 from recap.packs.folder import read_own_datastore
 from recap.packs.verify import verify
+from recap.parallel.parts import find_parts
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 WORLD: Any = importlib.import_module("conftest")
@@ -98,6 +101,7 @@ def make_world(work: Path) -> Path:
     ReCap.fit(read_pairs(work / "pairs"), encoder=encoder, calibrate=False, **options).save_pretrained(work / "good")
     shutil.copytree(work / "good", work / "mapped")
     captions.move(work / "mapped", "disk")
+    embed(find_parts(str(work / "pairs")), str(work / "vectors"), encoder)
     return work
 
 
@@ -194,7 +198,12 @@ def use_files(world: Path) -> Use:
     notes = [{"image_id": number, "caption": row["caption"]} for number, row in enumerate(rows)]
 
     def use(room: Path, number: int, draws: random.Random) -> str:
-        kind = draws.choice(("jsonl", "json", "csv", "parquet", "tar", "html", "png", "jpg", "webp"))
+        kind = draws.choice(("jsonl", "json", "csv", "parquet", "tar", "html", "png", "jpg", "webp", "vectors"))
+        if kind == "vectors":
+            shutil.copytree(world / "vectors", room / "vectors")
+            MUTATIONS.mutate_pack(room / "vectors", draws)
+            fit_pack(str(room / "vectors"), room / "pack", language_model="none", calibrate=False)
+            return "fine"
         path = room / f"a.{kind}"
         if kind in ("png", "jpg", "webp"):
             Image.open(world / "pairs" / "red0.png").save(path)

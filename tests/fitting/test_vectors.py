@@ -12,6 +12,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from recap.datasets import records
 from recap.errors import EncoderMismatchError, InputError
 from recap.fitting.vectors import (
     ROWS,
@@ -165,3 +166,13 @@ def test_rows_of_a_stranger_are_checked(tmp_path: Path, name: str, values: list[
     pyarrow.parquet.write_table(table.set_column(table.schema.get_field_index(name), name, column), place)
     with pytest.raises(InputError, match=why):
         list(read_shard(place))
+
+
+def test_a_caption_that_every_row_has_is_read_in_few_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A text is stored once, however many rows have it, and would be in memory once for each."""
+    monkeypatch.setattr(records, "PARQUET_BYTES", 1_000_000)
+    place, vectors = str(tmp_path / "shard.parquet"), np.zeros((1, 3), np.float32)
+    write_shard(place, [[Row(str(number), ("x" * 100_000,), caption_vectors=vectors) for number in range(50)]], SPACE)
+    blocks = list(read_shard(place, ("captions",)))
+    assert sum(map(len, blocks)) == 50
+    assert max(map(len, blocks)) <= 10

@@ -136,7 +136,7 @@ def read_rows(path: Path, columns: Callable[[list[str]], list[str] | None] = lam
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
             wanted = columns(file.schema_arrow.names)
-            for batch in file.iter_batches(_rows_at_a_time(file.metadata), columns=wanted):
+            for batch in file.iter_batches(rows_at_a_time(file.metadata), columns=wanted):
                 for row in batch.to_pylist():
                     yield Record(f"{path}: row {number}", row)
                     number += 1
@@ -144,12 +144,13 @@ def read_rows(path: Path, columns: Callable[[list[str]], list[str] | None] = lam
         raise InputError(f"{path}: not a readable Parquet file ({error})") from error
 
 
-def _rows_at_a_time(metadata: Any) -> int:
-    """Return how many rows of a Parquet file are read together, by the largest value that it may hold."""
+def rows_at_a_time(metadata: Any, most: int = PARQUET_ROWS, columns: Collection[str] = ()) -> int:
+    """Return how many rows of a Parquet file are read together, by the largest value that some columns may hold."""
     groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
     parts = (group.column(number) for group in groups for number in range(group.num_columns))
-    largest = max((part.total_uncompressed_size for part in parts), default=0)
-    return int(min(PARQUET_ROWS, max(1, PARQUET_BYTES // max(1, largest))))
+    meant = (part for part in parts if not columns or part.path_in_schema.partition(".")[0] in columns)
+    largest = max((part.total_uncompressed_size for part in meant), default=0)
+    return int(min(most, max(1, PARQUET_BYTES // max(1, largest))))
 
 
 def parse_json(text: str, where: str) -> Any:

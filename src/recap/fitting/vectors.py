@@ -31,6 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recap.datasets import printable
+from recap.datasets.records import rows_at_a_time
 from recap.errors import EncoderMismatchError, InputError
 from recap.files import TEMPORARY_SUFFIX
 from recap.parallel import storage
@@ -240,7 +241,8 @@ def read_shard(place: str, columns: Sequence[str] | None = None) -> Iterator[Blo
             with pyarrow.parquet.ParquetFile(path) as file:
                 if not file.schema_arrow.equals(Space.from_schema(file.schema_arrow, place).schema()):
                     raise InputError(f"{place}: its columns are not those that recap embed writes")
-                for rows in file.iter_batches(ROWS, columns=None if columns is None else list(columns)):
+                at_a_time = rows_at_a_time(file.metadata, ROWS, LIGHT)
+                for rows in file.iter_batches(at_a_time, columns=None if columns is None else list(columns)):
                     rows.validate(full=True)
                     _check_rows(rows, place)
                     yield Block(rows)
