@@ -72,7 +72,12 @@ TABLES = (
     Made("alignment-coco-old", 12, f"experiment alignment --on coco {OLD} {JUDGED}"),
     Made("transfer", 4, "experiment transfer --option source=coco"),
     Made("transfer-xrays", 4, "experiment transfer --on xrays --option source=coco"),
-    Made("msrvtt", 2, "experiment captioning --on msrvtt --lm none --option maps=ZS,PR,OLS,ridge"),
+    Made(
+        "msrvtt",
+        2,
+        "experiment captioning --on msrvtt --lm none --option maps=ZS,PR,OLS,ridge "
+        "--option metrics=bleu-4,rouge-l,cider-d",
+    ),
     Made("xrays-k-procrustes", 2, f"experiment search-k {XRAYS} {VOTERS} --option method=procrustes"),
     Made("xrays-k-ols", 2, f"experiment search-k {XRAYS} {VOTERS} --option method=ols"),
     Made("xrays-test", 3, f"experiment captioning {XRAYS} --lm none --option maps=PR,OLS,ridge"),
