@@ -284,15 +284,23 @@ def test_a_terminal_is_not_told_twice(pack: Path, folder: Path, unsure: set[str]
         assert "unsure" not in caption(folder, "--pack", pack, options).stderr
 
 
-def test_alternative_texts_leave_out_what_is_unsure(
-    pack: Path, said: dict[str, Caption], unsure: set[str], pairs: list[Pair], encoder_folder: Path, tmp_path: Path
+def test_alternative_texts_leave_out_what_is_not_safe(
+    pack: Path,
+    said: dict[str, Caption],
+    minimum: float,
+    doubtful: set[str],
+    pairs: list[Pair],
+    encoder_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ):
+    monkeypatch.setattr("recap.alt.fill.SAFE", minimum)
     page = tmp_path / "page.html"
     page.write_text("".join(f'<img src="{path}">\n' for path in said))
     plain = tmp_path / "plain"
     ReCap.fit(pairs, encoder=f"onnx:{encoder_folder}", language_model=None, method="ols").save_pretrained(plain)
     for folder, options, left in (
-        (pack, [], unsure),
+        (pack, [], doubtful),
         (pack, ["--min-confidence", "0"], set()),
         (plain, [], set()),
         (plain, ["--min-confidence", "0"], set()),

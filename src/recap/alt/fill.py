@@ -28,6 +28,8 @@ from recap.types import Caption
 PAGE_SUFFIXES = frozenset({".html", ".htm"})
 MARK = ' data-alt-source="recap"'
 """The attribute that says a machine wrote the text beside it."""
+SAFE = 0.6
+"""Captions less sure are withheld unless a bound is given: of those that people read none above was wrong."""
 
 Status = Literal[
     "filled", "described", "decorative", "remote", "embedded", "template", "sourceless", "unreadable", "withheld"
@@ -132,7 +134,7 @@ def fill(
         placeholders: whether texts that say nothing, such as ``image``, ``IMG_1234`` or the file's name, are replaced.
         remote: whether pictures of the web are fetched and described as well.
         min_confidence: captions less sure than this are withheld; they need a calibrated pack. None withholds those
-            that are unsure (below 0.5), where captions have a confidence; 0 takes all.
+            below ``SAFE``, where captions have a confidence; 0 takes all.
     """
     text, codec = decode_page(page)
     lines = _LineCounter(text)
@@ -175,7 +177,7 @@ def _describe(sources: Sequence[Path | str], describe: Describe, minimum: float 
 
 def _is_doubtful(caption: Caption, minimum: float | None) -> bool:
     if minimum is None:
-        return caption.unsure
+        return caption.confidence is not None and caption.confidence < SAFE
     return minimum > 0 and not is_trusted(caption, minimum)
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("pages", nargs=-1, required=True, type=click.Path(exists=True), metavar="PAGE...")
 @pack_options
-@confidence_option("default: 0.5, where the pack is calibrated; 0 takes all")
+@confidence_option("default: 0.6, where the pack is calibrated; 0 takes all")
 @click.option("--base", type=FOLDER, help="Folder from which relative src paths start (default: that of the page).")
 @click.option("--out", type=OUTPUT, help="File to write the page to.")
 @click.option("--in-place", is_flag=True, help="Write each page back to where it was.")
@@ -54,7 +54,7 @@ def alt(
     stays as it is. Prints the page unless --out or --in-place says where it goes. What was written has the
     attribute data-alt-source="recap". Pictures of the web are named on standard error and left alone without --remote;
     one that cannot be read is named too, and makes the exit code 1. So is one whose caption is right with a probability
-    below 0.5, or --min-confidence, and is not written; that is no error. A wrong text is worse than none.
+    below 0.6, or --min-confidence, and is not written; that is no error. A wrong text is worse than none.
     """
     if out and in_place:
         raise click.UsageError("choose one of --out and --in-place")
