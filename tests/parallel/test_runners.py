@@ -72,6 +72,30 @@ def test_another_process_finds_the_cluster_by_its_address(cluster: Runner):
     assert done.stdout == "2\n", done.stderr
 
 
+CLIENT = """
+import sys
+from functools import partial
+from operator import add
+from recap.parallel.runners import RayRunner
+
+print(sorted(RayRunner(sys.argv[1]).map(partial(partial, add, 40), [2, 3, 4])))
+"""
+
+
+def test_a_client_has_parts_done(cluster: Runner):
+    from ray.util.client.server.server import serve
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    server = serve("127.0.0.1", port)
+    try:
+        work = [sys.executable, "-c", CLIENT, f"ray://127.0.0.1:{port}"]
+        done = subprocess.run(work, capture_output=True, text=True, check=False, timeout=300)
+    finally:
+        server.grpc_server.stop(0)
+    assert done.stdout == "[(0, 42), (1, 43), (2, 44)]\n", done.stderr
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1:{}", "ray://127.0.0.1:{}", "ray://localhost:{}"])
 def test_an_address_where_nobody_answers(address: str):
     with socket.create_server(("127.0.0.1", 0)) as server:

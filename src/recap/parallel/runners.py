@@ -121,26 +121,20 @@ class RayRunner:
         """Yield the number of each item with its result, as they come."""
         if not items:
             return
-        import ray.data
-
         rows = [{"number": number, "item": pickle.dumps(item)} for number, item in enumerate(items)]
-        # a block for each item, so that a task has one
-        done = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
-            _Actor,
-            fn_constructor_args=(pickle.dumps(prepare),),
-            batch_size=1,
-            compute=ray.data.ActorPoolStrategy(size=min(len(items), self.devices(device))),
-            num_cpus=1,
-            num_gpus=1 if device == "cuda" else 0,
-            max_task_retries=ANY,
-            max_restarts=RESTARTS,
-        )
+        asked = rows, pickle.dumps(prepare), min(len(items), self.devices(device)), device
         with _explained(self._ray):
-            for row in done.iter_rows():
-                result = pickle.loads(row["result"])
+            for number, content in self._driven(*asked) if self._ray.util.client.ray.is_connected() else _drive(*asked):
+                result = pickle.loads(content)
                 if isinstance(result, RecapError):
                     raise result
-                yield int(row["number"]), result
+                yield number, result
+
+    def _driven(self, *asked: Any) -> Iterator[tuple[int, bytes]]:
+        """Do as ``_drive`` for a client of ``ray://``, in which Ray Data cannot work: in an actor of the cluster."""
+        driver = self._ray.remote(num_cpus=0)(_Driver).remote(*asked)
+        while (found := self._ray.get(driver.go_on.remote())) is not None:
+            yield found
 
     def total(self, work: Callable[[Item], Result], items: Sequence[Item], add: Callable[..., Result]) -> Result:
         """Return the sum of the results, added by tasks in a tree of ``FAN_IN`` branches."""
@@ -160,6 +154,36 @@ class RayRunner:
         if count < 1:
             raise InputError(f"the Ray cluster has no {'GPU' if device == 'cuda' else 'CPU'} to work with")
         return count
+
+
+def _drive(rows: list[dict[str, Any]], prepare: bytes, size: int, device: str) -> Iterator[tuple[int, bytes]]:
+    """Have ``size`` actors do parts; yield their numbers with what ``_Actor`` made of them."""
+    import ray.data
+
+    # a block for each item, so that a task has one
+    done = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
+        _Actor,
+        fn_constructor_args=(prepare,),
+        batch_size=1,
+        compute=ray.data.ActorPoolStrategy(size=size),
+        num_cpus=1,
+        num_gpus=1 if device == "cuda" else 0,
+        max_task_retries=ANY,
+        max_restarts=RESTARTS,
+    )
+    for row in done.iter_rows():
+        yield int(row["number"]), row["result"]
+
+
+class _Driver:
+    """``_drive`` on the cluster, a part at a time."""
+
+    def __init__(self, *asked: Any) -> None:
+        self._found = _drive(*asked)
+
+    def go_on(self) -> tuple[int, bytes] | None:
+        """Return the next part, and None after the last."""
+        return next(self._found, None)
 
 
 class _Actor:
