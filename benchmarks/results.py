@@ -107,7 +107,11 @@ TABLES = (
         35,
         "experiment efficiency --option decoder=scratch --option mapper=mlp --option systems=clipcap --option epochs=8",
     ),
-    Made("search-temperature", 45, "experiment search-temperature --option pictures=500"),
+    Made(
+        "search-temperature",
+        2,
+        "experiment search-temperature --option pictures=100 --option k=13 --option metrics=cider-d,refaclip-s",
+    ),
     Made("dal", 60, "experiment dal --limit 1500 --option pictures=300 --option ks=4,13,100"),
     Made("captioning-coco", 60, "experiment captioning --on coco"),
     Made(
