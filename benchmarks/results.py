@@ -112,7 +112,12 @@ TABLES = (
         2,
         "experiment search-temperature --option pictures=100 --option k=13 --option metrics=cider-d,refaclip-s",
     ),
-    Made("dal", 60, "experiment dal --limit 1500 --option pictures=300 --option ks=4,13,100"),
+    Made(
+        "dal",
+        3,
+        "experiment dal --limit 1000 --option pictures=100 --option ks=4,13 --option rounds=2 "
+        "--option metrics=cider-d,aclip-s,refaclip-s",
+    ),
     Made("captioning-coco", 60, "experiment captioning --on coco"),
     Made(
         "language-models",
