@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -146,7 +147,29 @@ def test_look_ahead_is_bounded_and_the_source_is_left_when_the_reader_stops() ->
         next(results)
         assert taken <= 20 + 3 * 4
     results.close()
-    assert not {thread for thread in threading.enumerate() if thread.name.startswith("recap-decode")} - before
+    for thread in {thread for thread in threading.enumerate() if thread.name.startswith("recap-decode")} - before:
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def test_who_stops_does_not_wait_for_pictures_that_are_being_read() -> None:
+    """The collector may end an abandoned iterator while a thread starts; to join threads there would last for ever."""
+    released = threading.Event()
+
+    class Slow(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            released.wait(60)
+            return super().read(size)
+
+    pictures = [Image.new("RGB", (9, 9)) for _ in range(4)]
+    rows = Colours(batch=4).encode_each([*pictures, Slow(b"slow")])
+    next(rows)
+    stopping = threading.Thread(target=rows.close, daemon=True)  # type: ignore[attr-defined]
+    stopping.start()
+    stopping.join(20)
+    stuck = stopping.is_alive()
+    released.set()
+    assert not stuck
 
 
 def test_an_error_of_the_source_is_passed_on() -> None:

@@ -28,8 +28,8 @@ WHITENING = 0.15
 """How much ``whitened`` evens out: 0 is Procrustes. Chosen on Flickr8k dev; 0.1 to 0.3 are nearly as good."""
 
 PRIOR = 8_000
-"""Pairs that ``whitened`` adds where both sides may share a space, and fewer where there are many: a fifth of them to
-four times as many. Chosen on Flickr8k dev, for 30 to 6,000 pictures."""
+"""Pairs that ``whitened`` adds where both sides may share a space: half of them to as many pairs, to many hardly any.
+Chosen on Flickr8k dev, for 30 to 6,000 pictures."""
 
 WEAKEST = 1e-3
 """A direction that is weaker than this share of the strongest is not lifted any further."""
@@ -89,7 +89,7 @@ def _prior(cross: Matrix, pairs: float) -> Matrix:
     d_text, d_image = cross.shape
     if d_text != d_image:
         return np.zeros_like(cross)
-    added = PRIOR**2 / (PRIOR + pairs)
+    added = PRIOR / (1 + (pairs / PRIOR) ** 2)
     return np.asarray(max(0.0, added * float(np.trace(cross)) / (pairs * d_image)) * np.eye(d_image))
 
 

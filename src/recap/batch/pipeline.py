@@ -251,7 +251,9 @@ class _Run:
                 ahead.extend(pool.submit(self._look, path) for path in islice(self.paths, 1))
                 yield item
         finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+            # not waited for: the collector may end this generator in the midst of starting or ending a thread, which
+            # would then wait for itself
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _look(self, path: str) -> Item:
         """Hash a file and see whether it is known. One that cannot be read goes on, so that the encoder says why."""

@@ -119,7 +119,9 @@ class BatchedImageEncoder(ABC):
                 ahead.extend(pool.submit(self._prepare, image, wanted) for image in islice(images, len(batch)))
                 yield from self._finish(batch, wanted)
         finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+            # not waited for: the collector may end this generator in the midst of starting or ending a thread, which
+            # would then wait for itself
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _prepare(self, image: ImageLike, wanted: _Wanted) -> _Prepared:
         """Read, look up, decode and preprocess one picture."""
