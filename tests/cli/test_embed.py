@@ -121,7 +121,7 @@ def test_what_lies_elsewhere_is_captioned_without_a_cluster(
     expected = [f"{name}\t{captioner.caption(folder / f'{colour}.png').text}" for colour, name in names.items()]
     assert sorted(lines) == sorted(expected)
     told = recap("caption", inputs[1], "--pack", pack, "--sidecars", code=2)
-    assert "not for archives or URLs" in told.stderr
+    assert "not archives or URLs" in told.stderr
 
 
 def test_a_cluster_does_not_caption_with_a_database_in_a_file(pairs_folder: Path, encoder_folder: Path, tmp_path: Path):
