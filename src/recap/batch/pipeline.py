@@ -18,7 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 
 from recap.batch.formats import FileFacts
-from recap.encoders.network import cores
+from recap.encoders.network import cores, unjoined_pool
 from recap.errors import ImageError
 from recap.packs.settings import BATCH
 from recap.types import Caption, Vectors
@@ -240,9 +240,8 @@ class _Run:
     def _looked(self) -> Iterator[Item]:
         """Yield the files in order, looked at by threads, a few ahead."""
         workers = self.pipeline.workers
-        pool = ThreadPoolExecutor(workers, thread_name_prefix="recap-read")
         ahead: deque[Future[Item]] = deque()
-        try:
+        with unjoined_pool(workers, "recap-read") as pool:
             ahead.extend(pool.submit(self._look, path) for path in islice(self.paths, 4 * workers))
             while ahead:
                 started = time.perf_counter()
@@ -250,10 +249,6 @@ class _Run:
                 self._waits.add(time.perf_counter() - started)
                 ahead.extend(pool.submit(self._look, path) for path in islice(self.paths, 1))
                 yield item
-        finally:
-            # not waited for: the collector may end this generator in the midst of starting or ending a thread, which
-            # would then wait for itself
-            pool.shutdown(wait=False, cancel_futures=True)
 
     def _look(self, path: str) -> Item:
         """Hash a file and see whether it is known. One that cannot be read goes on, so that the encoder says why."""

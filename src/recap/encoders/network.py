@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
@@ -26,6 +27,20 @@ if TYPE_CHECKING:
     from recap.encoders.cache import VectorCache
 
 _TEXT_CHUNK = 2048
+
+
+@contextmanager
+def unjoined_pool(threads: int, prefix: str) -> Iterator[ThreadPoolExecutor]:
+    """Give threads to a generator, and at its end wait for none of them.
+
+    The garbage collector may end a generator in the midst of starting or ending a thread, which would then wait for
+    itself.
+    """
+    pool = ThreadPoolExecutor(threads, thread_name_prefix=prefix)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def cores() -> int:
@@ -110,18 +125,13 @@ class BatchedImageEncoder(ABC):
         return self._encode_each(several(images), _Wanted.of(self, details and self.details > 0))
 
     def _encode_each(self, images: Iterator[ImageLike], wanted: _Wanted) -> Iterator[Vectors | ImageError]:
-        pool = ThreadPoolExecutor(min(cores(), 8), thread_name_prefix="recap-decode")
         ahead: deque[Future[_Prepared]] = deque()
-        try:
+        with unjoined_pool(min(cores(), 8), "recap-decode") as pool:
             ahead.extend(pool.submit(self._prepare, image, wanted) for image in islice(images, 2 * self.batch_size))
             while ahead:
                 batch = [ahead.popleft().result() for _ in range(min(self.batch_size, len(ahead)))]
                 ahead.extend(pool.submit(self._prepare, image, wanted) for image in islice(images, len(batch)))
                 yield from self._finish(batch, wanted)
-        finally:
-            # not waited for: the collector may end this generator in the midst of starting or ending a thread, which
-            # would then wait for itself
-            pool.shutdown(wait=False, cancel_futures=True)
 
     def _prepare(self, image: ImageLike, wanted: _Wanted) -> _Prepared:
         """Read, look up, decode and preprocess one picture."""
