@@ -122,7 +122,7 @@ TABLES = (
     Made(
         "language-models",
         30,
-        f"experiment search-lm --option models={MODELS} --option pictures=40 --option k=5 --option temperature=0 "
+        f"experiment search-lm --option models={MODELS} --option pictures=200 --option k=5 --option temperature=0 "
         "--option samples=1 --option metrics=cider-d",
     ),
 )
