@@ -72,7 +72,7 @@ class Remembering:
     def __init__(self, model: LanguageModel) -> None:
         self.name, self.completes, self._model = model.name, model.completes, model
         self.fingerprint = model.fingerprint
-        self.sight = getattr(model, "sight", "")
+        self.sights = getattr(model, "sights", ())
         self._known: dict[str, list[Draft]] = {}
 
     def write(self, prompts: Sequence[Prompt], decoding: Decoding) -> list[list[Draft]]:

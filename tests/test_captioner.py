@@ -363,7 +363,7 @@ def test_a_pack_that_is_none_says_so(tmp_path: Path):
 class Looking(Scripted):
     """A scripted model that reads details of a sight."""
 
-    sight = "first two"
+    sights = ("first two",)
 
 
 def test_a_model_that_looks_is_given_the_details(

@@ -435,7 +435,7 @@ def test_a_minimum_needs_a_calibration_of_the_same_map():
 class Looking(Writer):
     """A model that reads details of the pictures, and notes them."""
 
-    sight = "first two"
+    sights = ("first two",)
 
     def __init__(self) -> None:
         self.seen: list[bool] = []

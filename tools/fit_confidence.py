@@ -46,6 +46,8 @@ from recap.packs.builtin import LANGUAGE_MODEL
 RIGHT = 3
 """Who gives at least this calls a caption right: 4 is without errors, 3 with minor ones, 2 is related, 1 is not."""
 
+LARGE = "eyes-large"
+"""The encoder whose pictures DINOv2 must have looked at."""
 FOLDS, SURE = 5, 0.7
 READ = 2
 """What people read weighs so many times as much as all the other sets."""
@@ -107,7 +109,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(recap.__file__).parent / "data")
     arguments = parser.parse_args()
     captioner = builtin_captioner(arguments.pack, arguments.lm)
-    world = World(arguments.work, {int(n) for n in np.load(arguments.tested)}, large=arguments.pack != pack.BUILTIN)
+    world = World(arguments.work, {int(n) for n in np.load(arguments.tested)})
     rated, own = experts(captioner, arguments.flickr8k), own_sets(captioner, arguments.flickr8k, world)
     read = readings(captioner, arguments.readings) if arguments.readings else None
     if read is not None:
@@ -218,13 +220,14 @@ def flickr8k_pictures(captioner: ReCap, folder: Path, split: str) -> KnownPictur
 
 def held_out_pictures(captioner: ReCap, world: World, kind: str) -> KnownPictures:
     """Return pictures that the eyes were not trained on; those with a name have one sentence."""
-    rows = [row for row in [*world.split.dev["coco"], *world.split.dev["world"]] if world.kind(int(row)) == kind]
-    shown = world.shown([int(row) for row in rows[:PICTURES]])
+    large = captioner.encoder.name == LARGE
+    held_out = [row for rows in world.split.dev.values() for row in rows.tolist()]
+    rows = [row for row in held_out if world.kind(row) == kind and (world.closer[row] or not large)]
+    shown = world.shown(rows[:PICTURES])
     captions = [group[:1] if kind == "named" else group for group in shown.captions]
-    images = np.concatenate([shown.vectors, shown.details.astype(np.float32)], axis=1)
     # concepts belong to no picture: an empty name would keep them from being retrieved
     owners = [owner or "elsewhere" for owner in shown.owners]
-    return KnownPictures.of(captioner.encoder, owners, captions, images)
+    return KnownPictures.of(captioner.encoder, owners, captions, shown.rows(large=large))
 
 
 if __name__ == "__main__":

@@ -187,8 +187,7 @@ class ReCap(FittedPack):
     @property
     def looks(self) -> bool:
         """Whether the language model reads more of an image than its vector."""
-        sight = self.encoder.sight
-        return self._writes and bool(sight) and getattr(self.language_model, "sight", "") == sight
+        return self._writes and self.encoder.sight in getattr(self.language_model, "sights", ())
 
     @property
     def _writes(self) -> bool:

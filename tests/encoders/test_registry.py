@@ -29,6 +29,7 @@ TEXTS = ["a dog runs on the beach", "a puppy is running by the sea", "the stock 
         ("builtin-judge", (("eyes@views",), "eyes@bare")),
         ("eyes,minilm", (("eyes",), "minilm")),
         ("tinyvit+dinov2,minilm", (("tinyvit", "dinov2"), "minilm")),
+        ("builtin,builtin+minilm@bare", (("eyes",), "eyes+minilm@bare")),
         ("open_clip:RN50/openai", (("open_clip:RN50/openai",), "open_clip:RN50/openai")),
         ("open_clip:RN50/openai,minilm", (("open_clip:RN50/openai",), "minilm")),
         ("tinyvit+onnx:folder", (("tinyvit", "onnx:folder"), "onnx:folder")),
@@ -46,6 +47,7 @@ def test_grammar(spec: str, expected: tuple[tuple[str, ...], str]) -> None:
         ("tinyvit+dinov2", "no text encoder is named"),
         ("minilm", "texts only"),
         ("tinyvit,dinov2", "images only"),
+        ("tinyvit,minilm+dinov2", "dinov2 encodes images only"),
         ("resnet,minilm", "unknown encoder 'resnet'.*builtin-large.*open_clip:MODEL/PRETRAINED"),
         ("tinyvit,bert", "unknown encoder 'bert'"),
         ("", "unknown encoder ''"),
@@ -158,14 +160,17 @@ def test_eyes_know_a_cat() -> None:
 
 
 @needs_weights
-def test_large_eyes_share_the_space_and_the_details_of_the_small_ones() -> None:
+def test_large_eyes_share_the_space_of_the_small_ones_and_add_to_their_details() -> None:
     large, small = load_encoder("builtin-large"), load_encoder("builtin")
-    assert (large.name, large.shares_space, large.sight) == ("eyes-large", True, small.sight)
+    assert (large.name, large.shares_space) == ("eyes-large", True)
+    assert large.sight != small.sight, "a writer that knows the one need not know the other"
     assert large.text.fingerprint == small.text.fingerprint
     assert large.image.fingerprint != small.image.fingerprint
     pictures = [EXAMPLES / "cat.jpg", EXAMPLES / "coffee.jpg"]
     seen, known = (np.stack(list(encoder.encode_each(pictures, details=True))) for encoder in (large, small))
-    assert np.array_equal(seen[:, 512:], known[:, 512:])
+    placed = seen[:, 512:].reshape(2, 49, 256)
+    assert np.array_equal(placed[..., :128].reshape(2, -1), known[:, 512:])
+    assert 0.5 < placed[..., 128:].std() < 2, "patches in their main directions, about unit variance each"
     cosines = (seen[:, :512] * known[:, :512]).sum(1)
     assert ((cosines > 0.6) & (cosines < 0.99)).all()
     said = large.encode_texts(["a cat", "a cup of coffee", "an airplane in the sky", "a group of people"])

@@ -48,3 +48,23 @@ def test_bare_texts_are_read_up_to_their_last_word(onnx_pair: Path) -> None:
     rows = bare.encode_texts(["a red dog .", "a red dog", "..."])
     np.testing.assert_array_equal(rows, whole.encode_texts(["a red dog", "a red dog", "..."]))
     assert np.abs(whole.encode_texts(["a red dog ."]) - rows[0]).max() > 1e-3
+
+
+def test_joined_texts_are_unit_vectors_side_by_side(onnx_pair: Path) -> None:
+    name = f"onnx:{onnx_pair}"
+    whole, joined = load_encoder(name), load_encoder(f"{name},{name}@bare+{name}")
+    texts = ["a red dog .", "a red dog", "two cats"]
+    rows = joined.encode_texts(texts)
+    parts = [load_encoder(f"{name},{name}@bare").encode_texts(texts), whole.encode_texts(texts)]
+    np.testing.assert_allclose(rows, np.concatenate(parts, axis=1) / np.sqrt(2), atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-6)
+    assert joined.text.dimension == 2 * whole.text.dimension == rows.shape[1]
+    assert not joined.shares_space
+    assert joined.text.fingerprint not in (
+        whole.text.fingerprint,
+        load_encoder(f"{name},{name}+{name}").text.fingerprint,
+    )
+    joined.encode_texts(["word " * 600])
+    assert joined.text.truncated == 1
+    joined.text.truncated = 0
+    assert joined.text.truncated == 0

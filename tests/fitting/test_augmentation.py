@@ -68,7 +68,7 @@ def world(pairs: list[Pair], encoder_folder: Path) -> tuple[ReCap, Validation, V
 class Looking(Scripted):
     """One that reads details of the pictures, and notes them."""
 
-    sight = "first two"
+    sights = ("first two",)
 
     def __init__(self) -> None:
         super().__init__()

@@ -35,7 +35,7 @@ class Scripted:
 class Looking(Scripted):
     """One that reads details of the pictures, and notes them."""
 
-    sight = "first two"
+    sights = ("first two",)
 
     def __init__(self) -> None:
         super().__init__()

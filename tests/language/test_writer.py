@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import onnx
@@ -28,6 +29,9 @@ NUMBERS = {word: number for number, word in enumerate(WORDS)}
 CAPTIONS = ["A dog runs on the grass.", "A red ball on grass.", "The zorp runs.", "A dog and a cat."]
 GREEDY = Decoding(temperature=0, max_tokens=12)
 SAMPLED = Decoding(samples=4, temperature=1.0, top_p=1.0, max_tokens=12, seed=3)
+DETAILS, PATCHES = [2.0, -1.5, 0.1, 3.0, -3.0, 0.6], [1.5, -2.0, 4.0]
+Looked: TypeAlias = tuple[list[float] | None, list[float] | None]
+"""Details and patches of the three places."""
 
 
 @pytest.fixture(scope="module")
@@ -44,11 +48,12 @@ def made(tools: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[object,
     from writer.model import Shape, Writer
 
     torch.manual_seed(0)
-    shape = Shape(len(WORDS), vector=6, width=16, heads=2, layers=2, vector_tokens=2, places=3, detail=2)
+    shape = Shape(len(WORDS), vector=6, width=16, heads=2, layers=2, vector_tokens=2, places=3, detail=2, patch=1)
     model = Writer(shape).eval()
+    torch.nn.init.normal_(model.patch.weight)
     folder = tmp_path_factory.mktemp("writer")
     write_onnx(model, folder)
-    write_config(model, WORDS, "our encoder", "our sight", folder)
+    write_config(model, WORDS, "our encoder", ("our sight", "closer sight"), folder)
     every = np.stack(np.meshgrid(*[np.arange(len(WORDS))] * 3), -1).reshape(-1, 3)
     write_phrases([list(three) for three in every for _ in "abc"], len(WORDS), folder)
     return model, WriterModel(folder)
@@ -66,7 +71,7 @@ def prompt(
 
 
 def reference_greedy(
-    model: object, captions: list[str], vector: list[float] | None, details: list[float] | None = None
+    model: object, captions: list[str], vector: list[float] | None, looked: Looked = (None, None)
 ) -> tuple[list[int], float]:
     """Return what the torch model writes reading the whole sentence again for every word, and its log-probability."""
     number = {word: place for place, word in enumerate(WORDS)}
@@ -79,11 +84,12 @@ def reference_greedy(
     tensors = [torch.from_numpy(part)[None] for part in (reading.tokens, reading.shares, reading.places, reading.ranks)]
     point = torch.tensor([vector or [0.0] * 6])
     known = torch.tensor([0.0 if vector is None else 1.0])
-    looked = torch.tensor([details or [0.0] * 6])
-    seen = torch.tensor([0.0 if details is None else 1.0])
+    placed = [torch.tensor([part or [0.0] * size]) for part, size in zip(looked, (6, 3), strict=True)]
+    flags = [torch.tensor([0.0 if part is None else 1.0]) for part in looked]
     sentence, logprob = [BEGIN], 0.0
     with torch.no_grad():
-        memory = model.remember(*tensors, point, known, looked, seen, None)  # type: ignore[attr-defined]
+        picture = (point, known, placed[0], flags[0], placed[1], flags[1])
+        memory = model.remember(*tensors, *picture, None)  # type: ignore[attr-defined]
         keys = model.copy_key(memory[:, 5:])  # type: ignore[attr-defined]
         while len(sentence) < 13:
             state = model.decode(torch.tensor([[sentence]]), memory, None)[0, :, -1]  # type: ignore[attr-defined]
@@ -99,18 +105,35 @@ def reference_greedy(
 
 
 @pytest.mark.parametrize("vector", [None, [0.5, -0.5, 0.1, 0.2, 0.3, 0.6]])
-@pytest.mark.parametrize("details", [None, [2.0, -1.5, 0.1, 3.0, -3.0, 0.6]])
+@pytest.mark.parametrize("looked", [(None, None), (DETAILS, None), (DETAILS, PATCHES)])
 def test_exported_model_writes_what_the_torch_model_writes(
-    made: tuple[object, WriterModel], vector: list[float] | None, details: list[float] | None
+    made: tuple[object, WriterModel], vector: list[float] | None, looked: Looked
 ) -> None:
     model, exported = made
-    expected, logprob = reference_greedy(model, CAPTIONS, vector, details)
+    expected, logprob = reference_greedy(model, CAPTIONS, vector, looked)
     names = [*WORDS, "and", "zorp"]
-    draft = exported.write([prompt(vector=vector, details=details)], GREEDY)[0][0]
+    draft = exported.write([_seen_as(looked, vector)], GREEDY)[0][0]
     slots = {len(WORDS) + place: word for place, word in enumerate(sorted(["zorp", "and"], key=_votes))}
     text = " ".join(slots.get(number) or names[number] for number in expected)
     assert draft.text.lower().rstrip(".") == text
     assert draft.logprob == pytest.approx(logprob, abs=0.02)  # the exported weights are rounded
+
+
+def _seen_as(looked: Looked, vector: list[float] | None) -> Prompt:
+    """Return a prompt with details, and behind those of each place its patch where there are some."""
+    details, patches = looked
+    if details is None or patches is None:
+        return prompt(vector=vector, details=details)
+    both = [number for place, patch in enumerate(patches) for number in (*details[2 * place : 2 * place + 2], patch)]
+    return prompt(vector=vector, details=both, sight="closer sight")
+
+
+def test_patches_say_more_than_details_alone(made: tuple[object, WriterModel]) -> None:
+    _, exported = made
+    (closer,), (nearer,), (plain,) = (
+        exported.write([_seen_as((DETAILS, patches), None)], SAMPLED) for patches in (PATCHES, [-9.0, 5.0, 2.0], None)
+    )
+    assert len({tuple(draft.logprob for draft in drafts) for drafts in (closer, nearer, plain)}) == 3
 
 
 def _votes(word: str) -> tuple[int, int]:

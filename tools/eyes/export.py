@@ -38,12 +38,14 @@ class Picture(nn.Module):
 @torch.no_grad()
 def main_directions(model: Eyes, pictures: Pictures, rows: Rows) -> tuple[Tensor, Tensor]:
     """Return the mean token and the directions in which tokens vary most, scaled to unit variance."""
-    tokens = torch.cat(
-        [
-            model.image.stage(pictures.maps(rows[start : start + 256])).flatten(0, 1)
-            for start in range(0, len(rows), 256)
-        ]
-    )
+    tokens = [
+        model.image.stage(pictures.maps(rows[start : start + 256])).flatten(0, 1) for start in range(0, len(rows), 256)
+    ]
+    return directions_of(torch.cat(tokens))
+
+
+def directions_of(tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean of tokens and the directions in which they vary most, scaled to unit variance."""
     mean = tokens.mean(0)
     variances, vectors = torch.linalg.eigh(torch.cov(tokens.T))
     kept = vectors[:, -DETAIL_WIDTH:].flip(-1) / variances[-DETAIL_WIDTH:].flip(-1).sqrt()

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from eyes.data import Pictures, Rows, Split, Texts
-from eyes.export import DETAIL_WIDTH, FOLDER
+from eyes.export import DETAIL_WIDTH, FOLDER, directions_of
 from eyes.maps import RESIZE, SHARD, contents, repaired
 from eyes.model import GRID, SPACE, Pool
 from eyes.sources import Mirror, Record
@@ -39,10 +39,18 @@ FORGET = 0.3
 
 
 class Large(nn.Module):
-    """From a row of the eyes (vector and details) and the patches of DINOv2 to such a row with a better vector."""
+    """From a row of the eyes (vector and details) and the patches of DINOv2 to a row with a better vector.
+
+    Its details are those of the eyes and, behind those of each place, its patch in the main directions of patches.
+    """
+
+    mean: Tensor
+    directions: Tensor
 
     def __init__(self) -> None:
         super().__init__()
+        self.register_buffer("mean", torch.zeros(PATCH_WIDTH))
+        self.register_buffer("directions", torch.zeros(PATCH_WIDTH, DETAIL_WIDTH))
         self.norm = nn.LayerNorm(PATCH_WIDTH)
         self.join = nn.Linear(PATCH_WIDTH + DETAIL_WIDTH, WIDTH)
         self.place = nn.Parameter(torch.zeros(PLACES, WIDTH))
@@ -53,8 +61,13 @@ class Large(nn.Module):
             nn.init.zeros_(weights)  # training begins with the vector of the eyes
 
     def forward(self, rows: Tensor, patches: Tensor) -> Tensor:
-        """Return rows: unit vectors, and the details as they were."""
-        return torch.cat([self.mixed(rows, patches), rows[:, SPACE:]], -1)
+        """Return rows: unit vectors, and the details of each place."""
+        return torch.cat([self.mixed(rows, patches), self.details(rows, patches)], -1)
+
+    def details(self, rows: Tensor, patches: Tensor) -> Tensor:
+        """Return what the eyes and DINOv2 say of each place, side by side, one place after the other."""
+        seen = rows[:, SPACE:].unflatten(-1, (PLACES, DETAIL_WIDTH))  # type: ignore[no-untyped-call]
+        return torch.cat([seen, (patches.flatten(1, 2) - self.mean) @ self.directions], -1).flatten(1)
 
     def mixed(self, rows: Tensor, patches: Tensor) -> Tensor:
         """Return unit vectors between those of the eyes and ``vectors``: each makes mistakes the other does not."""
@@ -153,6 +166,9 @@ def train(work: Path, split: Split, texts: Texts, minutes: float, *, size: int =
             print(f"step {step}, {(time.monotonic() - started) / 60:.1f} min, loss {loss.item():.3f}", flush=True)
         if done >= 1:
             break
+    with torch.no_grad():
+        some = np.sort(rng.choice(split.train, min(2000, len(split.train)), replace=False))
+        average.mean, average.directions = directions_of(seen.rows(some)[1].flatten(0, 2))
     torch.save(average.state_dict(), work / "large.pt")
     report(average.eval(), work, split, texts)
 

@@ -43,6 +43,8 @@ class Noise:
     """A few words are treated as if the vocabulary lacked them."""
     other_map: float = 0.15
     """The vector is that of another map."""
+    no_patches: float = 0.4
+    """DINOv2 does not look, as in packs of the eyes alone."""
 
 
 @dataclass
@@ -79,13 +81,25 @@ class Source:
     found: npt.NDArray[np.int32]
     own: npt.NDArray[np.int32]
     details: npt.NDArray[np.float16]
+    closer: Closer
 
     @classmethod
     def load(cls, path: Path) -> Source:
         """Read one file of ``prepare``, and the details beside it."""
         saved = np.load(path)
-        details = np.load(path.with_suffix(".details.npy"), mmap_mode="r")
-        return cls(saved["queries"], saved["others"], saved["found"], saved["own"], details)
+        details, patches = (np.load(path.with_suffix(f".{part}.npy"), mmap_mode="r") for part in ("details", "patches"))
+        closer = Closer(saved["closer"], saved["large_queries"], saved["large_found"], patches)
+        return cls(saved["queries"], saved["others"], saved["found"], saved["own"], details, closer)
+
+
+@dataclass(frozen=True)
+class Closer:
+    """Pictures that DINOv2 has looked at, too: their points and what is retrieved for these, and its patches."""
+
+    there: npt.NDArray[np.bool_]
+    queries: npt.NDArray[np.float16]
+    found: npt.NDArray[np.int32]
+    patches: npt.NDArray[np.float16]
 
 
 @dataclass(frozen=True)
@@ -100,6 +114,8 @@ class Batch:
     known: Tensor
     details: Tensor
     seen: Tensor
+    patches: Tensor
+    closer: Tensor
     mask: Tensor
     """Added to logits over memory, entries of vector and places first: (pictures, 1, 1, entries)."""
     sentences: Tensor
@@ -118,6 +134,8 @@ class Example:
     known: bool
     details: npt.NDArray[np.float16]
     seen: bool
+    patches: npt.NDArray[np.float16]
+    closer: bool
     captions: list[list[int]]
     slots: dict[int, int]
     """Which word each slot stands for."""
@@ -126,17 +144,21 @@ class Example:
 class Examples:
     """Makes examples of pictures, hard ones when there is noise."""
 
-    def __init__(self, corpus: Corpus, noise: Noise | None, rng: np.random.Generator) -> None:
-        self.corpus, self.noise, self.rng = corpus, noise, rng
+    def __init__(self, corpus: Corpus, noise: Noise | None, rng: np.random.Generator, *, large: bool = True) -> None:
+        """Without noise ``large`` says whether pictures are looked at with DINOv2, too."""
+        self.corpus, self.noise, self.rng, self._large = corpus, noise, rng, large
 
     def example(self, source: Source, row: int) -> Example:
         """Return one picture of a source."""
-        found = source.found[row].tolist()
+        closer = bool(source.closer.there[row]) and self._large
+        chance = self.rng.random(8) if self.noise is not None else np.ones(8)
+        if self.noise is not None and chance[7] < self.noise.no_patches:
+            closer = False
+        found = (source.closer.found if closer else source.found)[row].tolist()
         own = [text for text in source.own[row].tolist() if text >= 0]
-        vector, known, seen = source.queries[row], True, True
+        vector, known, seen = (source.closer.queries if closer else source.queries)[row], True, True
         hidden: set[int] = set()
         if self.noise is not None:
-            chance = self.rng.random(7)
             found = self._harder(found, chance)
             if chance[2] < self.noise.no_vector:
                 known = False
@@ -147,6 +169,7 @@ class Examples:
             if chance[5] < self.noise.hidden:
                 hidden = self._hidden(found, own)
             seen = chance[6] >= self.noise.no_details
+            closer = closer and seen
         beyond = len(self.corpus.words)
         captions = [self._words(text, hidden, beyond) for text in found]
         reading = read(captions, self.corpus.vocabulary)
@@ -154,8 +177,8 @@ class Examples:
         targets = [self._target(self._words(text, hidden, beyond), slots) for text in own]
         if self.noise is not None:
             reading = _renumbered(reading, slots, self.corpus.vocabulary)
-        looked = source.details[row]
-        return Example(reading, vector, known, looked, seen, targets, {slot: word for word, slot in slots.items()})
+        looked = source.details[row], seen, source.closer.patches[row], closer
+        return Example(reading, vector, known, *looked, targets, {slot: word for word, slot in slots.items()})
 
     def _harder(self, found: list[int], chance: npt.NDArray[np.float64]) -> list[int]:
         assert self.noise is not None
@@ -229,15 +252,21 @@ def collate(examples: list[Example], front: int) -> Batch:
         as_tensor(shares),
         as_tensor(places),
         as_tensor(ranks),
-        torch.from_numpy(np.stack([example.vector for example in examples]).astype(np.float32)),
+        _stacked([example.vector for example in examples]),
         torch.tensor([float(example.known) for example in examples]),
-        torch.from_numpy(np.stack([example.details for example in examples]).astype(np.float32)),
+        _stacked([example.details for example in examples]),
         torch.tensor([float(example.seen) for example in examples]),
+        _stacked([example.patches for example in examples]),
+        torch.tensor([float(example.closer) for example in examples]),
         as_tensor(mask),
         as_tensor(sentences),
         as_tensor(targets),
         [example.slots for example in examples],
     )
+
+
+def _stacked(rows: list[npt.NDArray[np.float16]]) -> Tensor:
+    return torch.from_numpy(np.stack(rows).astype(np.float32))
 
 
 def shuffled(sources: list[tuple[Source, float]], size: int, examples: Examples, front: int) -> Iterator[Batch]:

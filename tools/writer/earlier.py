@@ -52,8 +52,8 @@ def _name(node: str, side: str) -> str:
     """Return the name of the layer a product belongs to: ``/past/query_1/MatMul`` is ``layers.1.past.query``."""
     path, number = re.fullmatch(r"/(.+?)(?:_(\d))?/MatMul", node).groups()  # type: ignore[union-attr]
     parts = path.split("/")
-    if parts == ["detail"]:
-        return "detail"
+    if parts in (["detail"], ["patch"]):
+        return parts[0]
     if parts[0] in ("share", "encoder"):
         parts = ["encoder", "attention", *parts[1:]] if parts == ["encoder", "key_value"] else parts
         return ".".join([*parts[:-1], parts[-1].removeprefix(f"{parts[-2]}.")])

@@ -40,6 +40,8 @@ class Read(nn.Module):
         known: Tensor,
         details: Tensor,
         seen: Tensor,
+        patches: Tensor,
+        closer: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return keys (layers, heads, width of a head, entries) and values of memory, and keys for copying.
 
@@ -47,7 +49,8 @@ class Read(nn.Module):
         """
         writer = self.writer
         captions = (tokens[None], shares[None], places[None], ranks[None])
-        memory = writer.remember(*captions, vector[None], known[None], details[None], seen[None], None)
+        point, looked, nearer = (vector[None], known[None]), (details[None], seen[None]), (patches[None], closer[None])
+        memory = writer.remember(*captions, *point, *looked, *nearer, None)
         stored = [layer.memory.keys_values(memory) for layer in writer.decoder]
         keys, values = (torch.cat(both) for both in zip(*stored, strict=True))
         copy_keys = writer.copy_key(memory[0, writer.shape.front :])
@@ -133,8 +136,9 @@ def export(folder: Path, name: str) -> None:
     out = Path(recap.__file__).parent / "data" / "writer"
     out.mkdir(parents=True, exist_ok=True)
     write_onnx(writer, out)
-    encoder = load_encoder("builtin")
-    write_config(writer, corpus.words[: corpus.vocabulary], encoder.text.fingerprint, encoder.sight, out)
+    small, large = load_encoder("builtin"), load_encoder("builtin-large")
+    sights = small.sight, large.sight
+    write_config(writer, corpus.words[: corpus.vocabulary], small.text.fingerprint, sights, out)
     write_phrases((corpus[number] for number in range(len(corpus))), corpus.vocabulary, out)
     for file in sorted(out.iterdir()):
         print(f"{file}: {file.stat().st_size:,} bytes")
@@ -147,12 +151,13 @@ def write_phrases(sentences: Iterable[Sequence[int]], vocabulary: int, out: Path
     print(f"{len(known):,} phrases")
 
 
-def write_config(writer: Writer, words: list[str], text_encoder: str, sight: str, out: Path) -> None:
-    """Write all that the package needs to know beside the two graphs."""
+def write_config(writer: Writer, words: list[str], text_encoder: str, sights: tuple[str, str], out: Path) -> None:
+    """Write all that the package needs to know beside the two graphs; ``sights`` are without and with DINOv2."""
     shape = writer.shape
-    sizes = {"layers": shape.layers, "heads": shape.heads, "width": shape.width, "vector": shape.vector}
-    details = {"sight": sight, "details": shape.places * shape.detail}
-    content = {"text_encoder": text_encoder, **details, "longest": LONGEST, **sizes, "vocabulary": words}
+    kept = ("layers", "heads", "width", "vector", "places", "detail", "patch")
+    known = {"text_encoder": text_encoder, "sight": sights[0], "closer_sight": sights[1]}
+    sizes = {"longest": LONGEST, **{name: getattr(shape, name) for name in kept}}
+    content = {**known, **sizes, "vocabulary": words}
     (out / "config.json").write_text(json.dumps(content, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -162,8 +167,9 @@ def write_onnx(writer: Writer, out: Path) -> None:
     entries, prompts, cells, rows, before = 9, 2, 4, 3, 2
     tokens, places, ranks = (torch.zeros(entries, dtype=torch.long) for _ in range(3))
     one = torch.tensor(1.0)
-    picture = (torch.zeros(shape.vector), one, torch.zeros(shape.places * shape.detail), one)
-    names = ("tokens", "shares", "places", "ranks", "vector", "known", "details", "seen")
+    sizes = (shape.vector, shape.places * shape.detail, shape.places * shape.patch)
+    picture = (part for size in sizes for part in (torch.zeros(size), one))
+    names = ("tokens", "shares", "places", "ranks", "vector", "known", "details", "seen", "patches", "closer")
     export_module(
         Read(writer),
         (tokens, torch.ones(entries), places, ranks, *picture),

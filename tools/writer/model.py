@@ -33,7 +33,9 @@ class Shape:
     places: int = 49
     """In how many places the picture is looked at."""
     detail: int = 128
-    """How many numbers there are for each place."""
+    """How many numbers the eyes have for each place,"""
+    patch: int = 128
+    """and how many DINOv2 has."""
     dropout: float = 0.0
 
     @property
@@ -145,6 +147,7 @@ class Writer(nn.Module):
         self.vector = nn.Linear(shape.vector, shape.vector_tokens * shape.width)
         self.no_vector = nn.Parameter(torch.zeros(shape.vector_tokens * shape.width))
         self.detail, self.no_detail = nn.Linear(shape.detail, shape.width), nn.Parameter(torch.zeros(shape.width))
+        self.patch = nn.Linear(shape.patch, shape.width)
         self.in_picture = nn.Embedding(shape.places, shape.width)
         self.encoder = EncoderLayer(shape)
         self.layers = nn.ModuleList(DecoderLayer(shape) for _ in range(shape.layers))
@@ -156,6 +159,8 @@ class Writer(nn.Module):
         self.drop = nn.Dropout(shape.dropout)
         for table in (self.words, self.in_caption, self.of_caption, self.in_sentence, self.in_picture):
             nn.init.normal_(table.weight, std=shape.width**-0.5)
+        for weights in self.patch.parameters():
+            nn.init.zeros_(weights)  # a writer that never saw any goes on as it was
 
     @property
     def decoder(self) -> list[DecoderLayer]:
@@ -172,12 +177,14 @@ class Writer(nn.Module):
         known: Tensor,
         details: Tensor,
         seen: Tensor,
+        patches: Tensor,
+        closer: Tensor,
         mask: Tensor | None,
     ) -> Tensor:
         """Return memory: the entries of the vector first, then one for each place, then one for each word read.
 
-        ``known`` is 1 where the vector means something and 0 where there is none, and so is ``seen`` for ``details``;
-        ``mask`` is added to logits.
+        ``known`` is 1 where the vector means something and 0 where there is none; so is ``seen`` for ``details``, what
+        the eyes say of each place, and ``closer`` for ``patches``, what DINOv2 adds. ``mask`` is added to logits.
         """
         votes = torch.stack([shares, torch.log(shares + 1e-3)], -1)
         x = (
@@ -190,9 +197,12 @@ class Writer(nn.Module):
             x = x * (mask[:, 0, 0, self.shape.front :, None] == 0)
         x = x + self.neighbours(x.transpose(1, 2)).transpose(1, 2)
         point = known[:, None] * self.vector(vector * self.shape.vector**0.5) + (1 - known[:, None]) * self.no_vector
-        there = seen[:, None, None]
-        placed = details.unflatten(-1, (self.shape.places, -1))  # type: ignore[no-untyped-call]
-        looked = there * self.detail(placed) + (1 - there) * self.no_detail
+        there, nearer = seen[:, None, None], closer[:, None, None]
+        placed, patched = (
+            part.unflatten(-1, (self.shape.places, -1))  # type: ignore[no-untyped-call]
+            for part in (details, patches)
+        )
+        looked = there * self.detail(placed) + (1 - there) * self.no_detail + nearer * self.patch(patched)
         looked = looked + self.in_picture.weight
         x = torch.cat([point.unflatten(-1, (self.shape.vector_tokens, -1)), looked, x], 1)
         memory: Tensor = self.memory_norm(self.encoder(self.drop(x), mask))

@@ -19,11 +19,13 @@ import numpy.typing as npt
 import torch
 from eyes import data as eyes_data
 from eyes.large import Seen
+from eyes.large import load as load_large
 
 from recap.alignment import LinearAlignment, PairStatistics
-from recap.assets import cache_dir
+from recap.assets import vector_file
 from recap.datasets import read_flickr8k
 from recap.encoders import Encoder, load_encoder
+from recap.encoders.builtin import PLACES
 from recap.errors import ImageError
 from recap.language.prompt import SPECIAL, VOTERS
 from recap.language.words import words
@@ -34,6 +36,8 @@ from recap.types import Pair, Vectors, unit_rows
 MINIMUM = 8
 """A word must occur so often in the captions to be in the vocabulary."""
 FOLDS = 5
+FITTED = "whitened"
+"""The map of Flickr8k's own pairs, as ``recap fit`` has it."""
 
 Ids = npt.NDArray[np.int32]
 Names = Sequence[str] | npt.NDArray[np.str_]
@@ -56,6 +60,29 @@ class Shown:
     details: npt.NDArray[np.float16]
     captions: Sequence[Sequence[str]]
     owners: Names
+    closer: npt.NDArray[np.bool_]
+    """Which of them DINOv2 has looked at, too;"""
+    large: Vectors
+    """their vectors then,"""
+    patches: npt.NDArray[np.float16]
+    """and what it says of each place. Anything where it has not."""
+
+    def rows(self, *, large: bool) -> Vectors:
+        """Return what a captioner with the eyes, or the larger ones, takes."""
+        if not large:
+            return np.concatenate([self.vectors, self.details], axis=1, dtype=np.float32)
+        halves = [part.reshape(len(part), PLACES, -1) for part in (self.details, self.patches)]
+        details = np.concatenate(halves, axis=2).reshape(len(self.large), -1)
+        return np.concatenate([self.large, details], axis=1, dtype=np.float32)
+
+
+@dataclass(frozen=True)
+class Maps:
+    """Two maps of the vectors of the eyes, and one of those of the larger eyes."""
+
+    own: LinearAlignment
+    other: LinearAlignment
+    large: LinearAlignment
 
 
 class Texts:
@@ -89,27 +116,30 @@ class Texts:
 def prepare(data: Path, eyes: Path, tested: Path, folder: Path) -> None:
     """Write everything that training reads; ``eyes`` is the work folder of ``train_eyes.py``."""
     folder.mkdir(parents=True, exist_ok=True)
-    encoder = load_encoder("builtin", cache=cache_dir() / "vectors.sqlite")
-    alignment = LinearAlignment.load(packaged_file(pack.ALIGNMENT))
+    encoder, large = (load_encoder(name, cache=vector_file()) for name in ("builtin", "builtin-large"))
     other = LinearAlignment.from_statistics(PairStatistics.load(packaged_file(pack.STATISTICS)), "procrustes")
+    own, closer = (LinearAlignment.load(packaged_file(pack.ALIGNMENT, name)) for name in ("builtin", "builtin-large"))
+    maps = Maps(own, other, closer)
     texts = Texts()
     world = World(eyes, {int(number) for number in np.load(tested)})
-    store = world.store(encoder, alignment, texts)
+    store = world.store(encoder, own, texts)
     for name, rows in world.sources().items():
-        _save(folder / f"{name}.npz", texts, world.shown(rows), alignment, other, store)
-    _flickr8k(data, folder, encoder, texts, alignment, store)
+        _save(folder / f"{name}.npz", texts, world.shown(rows), maps, store)
+    _flickr8k(data, folder, (encoder, large), texts, maps, store)
     texts.save(folder)
 
 
 class World:
     """The pictures and sentences of the eyes' work folder."""
 
-    def __init__(self, folder: Path, tested: set[int], *, large: bool = False) -> None:
+    def __init__(self, folder: Path, tested: set[int]) -> None:
         self.records = eyes_data.open_records(folder)
-        there = Seen(folder).there() if large else eyes_data.Pictures(folder / "maps").there()
-        self.split = eyes_data.split(self.records, there, tested)
-        self.vectors = np.load(folder / ("large_vectors.npy" if large else "vectors.npy"), mmap_mode="r")
-        self.details = np.load(folder / "details.npy", mmap_mode="r")
+        self.split = eyes_data.split(self.records, eyes_data.Pictures(folder / "maps").there(), tested)
+        self.vectors, self.large, self.details = (
+            np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("vectors", "large_vectors", "details")
+        )
+        self.seen, self.model = Seen(folder), load_large(folder)
+        self.closer = np.isin(np.arange(len(self.records)), self.seen.there())
         self.numbers = eyes_data.Texts(folder).number
         self.sentences = np.load(folder / "text_vectors.npy", mmap_mode="r")
         self.done = np.load(folder / "text_vectors_flag.npy")
@@ -135,7 +165,20 @@ class World:
         order = np.argsort(rows)
         details = np.empty((len(rows), self.details.shape[1]), np.float16)
         details[order] = self.details[np.asarray(rows)[order]]
-        return Shown(unit_rows(self.vectors[rows]), details, [record.captions for record in records], owners)
+        captions, closer = [record.captions for record in records], self.closer[rows]
+        vectors, better = unit_rows(self.vectors[rows]), unit_rows(self.large[rows])
+        return Shown(vectors, details, captions, owners, closer, better, self._patches(np.asarray(rows), closer))
+
+    @torch.no_grad()
+    def _patches(self, rows: eyes_data.Rows, closer: npt.NDArray[np.bool_]) -> npt.NDArray[np.float16]:
+        """Return what DINOv2 says of each place, zeros where it has not looked."""
+        patches = np.zeros((len(rows), self.details.shape[1]), np.float16)
+        places = np.flatnonzero(closer)
+        for start in range(0, len(places), 512):
+            block = places[start : start + 512]
+            seen = self.model.details(*self.seen.rows(rows[block])).numpy()
+            patches[block] = _halves(seen)[1]
+        return patches
 
     def store(self, encoder: Encoder, alignment: LinearAlignment, texts: Texts) -> Store:
         """Return the captions of the built-in pack that have a vector, and the concepts."""
@@ -152,62 +195,97 @@ class World:
 
 
 def _flickr8k(
-    data: Path, folder: Path, encoder: Encoder, texts: Texts, alignment: LinearAlignment, builtin: Store
+    data: Path, folder: Path, encoders: tuple[Encoder, Encoder], texts: Texts, maps: Maps, builtin: Store
 ) -> None:
     """Write the sources of Flickr8k."""
+    encoder = encoders[0]
     train, dev = (read_flickr8k(data / "flickr8k", split) for split in ("train", "dev"))
-    shown, shown_dev = (_seen(encoder, pairs) for pairs in (train, dev))
-    whole = _fit(encoder, shown.vectors, train)
+    shown, shown_dev = (_seen(encoders, pairs) for pairs in (train, dev))
     flat = [text for pair in train for text in pair.captions]
-    vectors = whole.transform_texts(encoder.encode_texts(flat))
     owners = np.array([pair.id for pair in train for _ in pair.captions])
-    store = Store(torch.from_numpy(vectors), owners, np.array([texts.add(text) for text in flat], np.int32))
-    queries, others = np.empty((2, len(train), encoder.text.dimension), np.float32)
+    numbers = np.array([texts.add(text) for text in flat], np.int32)
+    said = encoder.encode_texts(flat)
+    ways = ((shown.vectors, FITTED), (shown.vectors, "procrustes"), (shown.large, FITTED))
+    points = np.empty((len(ways), len(train), encoder.text.dimension), np.float32)
     for fold in range(FOLDS):
         kept = [row for row in range(len(train)) if row % FOLDS != fold]
         left = [row for row in range(len(train)) if row % FOLDS == fold]
-        pairs = [train[row] for row in kept]
-        queries[left] = _fit(encoder, shown.vectors[kept], pairs).transform(shown.vectors[left])
-        others[left] = _fit(encoder, shown.vectors[kept], pairs, "ols").transform(shown.vectors[left])
-    _write(folder / "flickr8k.npz", texts, shown, queries, others, store)
-    _save(folder / "dev-flickr8k.npz", texts, shown_dev, whole, whole, store)
-    _save(folder / "flickr8k-from-coco.npz", texts, shown, alignment, alignment, builtin)
-    _save(folder / "dev-flickr8k-from-coco.npz", texts, shown_dev, alignment, alignment, builtin)
+        for way, (vectors, method) in enumerate(ways):
+            fitted = _fit(encoder, vectors[kept], [train[row] for row in kept], method)
+            points[way, left] = fitted.transform(vectors[left])
+    whole = Maps(*(_fit(encoder, vectors, train, method) for vectors, method in ways))
+    stores = [
+        Store(torch.from_numpy(fitted.transform_texts(said)), owners, numbers) for fitted in (whole.own, whole.large)
+    ]
+    _write(folder / "flickr8k.npz", texts, shown, *points, *stores)
+    _save(folder / "dev-flickr8k.npz", texts, shown_dev, whole, *stores)
+    _save(folder / "flickr8k-from-coco.npz", texts, shown, maps, builtin)
+    _save(folder / "dev-flickr8k-from-coco.npz", texts, shown_dev, maps, builtin)
 
 
-def _seen(encoder: Encoder, pairs: Sequence[Pair]) -> Shown:
+def _seen(encoders: tuple[Encoder, Encoder], pairs: Sequence[Pair]) -> Shown:
+    """Return pictures as the eyes and the larger eyes see them."""
+    small, large = (_rows(encoder, pairs) for encoder in encoders)
+    width = encoders[0].image.dimension
+    details, patches = _halves(large[:, width:])
+    captions, closer = [pair.captions for pair in pairs], np.ones(len(pairs), bool)
+    return Shown(small[:, :width], details, captions, [pair.id for pair in pairs], closer, large[:, :width], patches)
+
+
+def _rows(encoder: Encoder, pairs: Sequence[Pair]) -> Vectors:
     rows = []
     for row in encoder.encode_each((pair.image for pair in pairs), details=True):
         if isinstance(row, ImageError):
             raise row
         rows.append(row)
-    vectors, details = np.split(np.stack(rows), [encoder.image.dimension], axis=1)
-    captions = [pair.captions for pair in pairs]
-    return Shown(vectors, details.astype(np.float16), captions, [pair.id for pair in pairs])
+    return np.stack(rows)
 
 
-def _fit(encoder: Encoder, vectors: Vectors, pairs: Sequence[Pair], method: str = "procrustes") -> LinearAlignment:
+def _halves(details: Vectors) -> list[npt.NDArray[np.float16]]:
+    """Return what the eyes say of each place, and what DINOv2 does."""
+    halves = np.split(details.astype(np.float16).reshape(len(details), PLACES, -1), 2, axis=2)
+    return [half.reshape(len(details), -1) for half in halves]
+
+
+def _fit(encoder: Encoder, vectors: Vectors, pairs: Sequence[Pair], method: str) -> LinearAlignment:
     flat = encoder.encode_texts([text for pair in pairs for text in pair.captions])
     groups = [row for row, pair in enumerate(pairs) for _ in pair.captions]
     return LinearAlignment(method).fit(vectors, flat, groups=groups)
 
 
-def _save(
-    path: Path, texts: Texts, shown: Shown, alignment: LinearAlignment, other: LinearAlignment, store: Store
+def _save(path: Path, texts: Texts, shown: Shown, maps: Maps, store: Store, large_store: Store | None = None) -> None:
+    """Write pictures with the points the maps give them."""
+    points = (maps.own.transform(shown.vectors), maps.other.transform(shown.vectors), maps.large.transform(shown.large))
+    _write(path, texts, shown, *points, store, large_store or store)
+
+
+def _write(
+    path: Path,
+    texts: Texts,
+    shown: Shown,
+    queries: Vectors,
+    others: Vectors,
+    large: Vectors,
+    store: Store,
+    large_store: Store,
 ) -> None:
-    """Write pictures with the points two maps give them."""
-    _write(path, texts, shown, alignment.transform(shown.vectors), other.transform(shown.vectors), store)
-
-
-def _write(path: Path, texts: Texts, shown: Shown, queries: Vectors, others: Vectors, store: Store) -> None:
-    """Write points (of two maps), what is retrieved for the first from other pictures, own captions, and details."""
+    """Write points, what is retrieved from other pictures, own captions, and details."""
     own = np.full((len(shown.captions), 5), -1, np.int32)
     for row, group in enumerate(shown.captions):
         for place, text in enumerate(group[:5]):
             own[row, place] = texts.add(text)
-    found = _search(store, queries, shown.owners)
-    np.savez(path, queries=queries.astype(np.float16), others=others.astype(np.float16), found=found, own=own)
+    np.savez(
+        path,
+        queries=queries.astype(np.float16),
+        others=others.astype(np.float16),
+        found=_search(store, queries, shown.owners),
+        own=own,
+        closer=shown.closer,
+        large_queries=large.astype(np.float16),
+        large_found=_search(large_store, large, shown.owners),
+    )
     np.save(path.with_suffix(".details.npy"), shown.details)
+    np.save(path.with_suffix(".patches.npy"), shown.patches)
     print(f"{path.name}: {len(queries):,} pictures", flush=True)
 
 

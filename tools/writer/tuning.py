@@ -39,7 +39,16 @@ REPEAT = 0.25
 """So much a word costs that is said again: people hardly ever do, and CIDEr-D does not mind."""
 WITNESSES = 3
 """With fewer captions of people nobody can say what is invented."""
-GENTLE = Noise(fewer=0.15, wrong=0.05, no_vector=0.05, no_details=0.1, no_captions=0.04, hidden=0.15, other_map=0.1)
+GENTLE = Noise(
+    fewer=0.12,
+    wrong=0.04,
+    no_vector=0.04,
+    no_details=0.08,
+    no_captions=0.03,
+    hidden=0.1,
+    other_map=0.06,
+    no_patches=0.35,
+)
 
 
 def tune(

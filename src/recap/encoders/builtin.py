@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 PLACES = 7 * 7
 """Of a picture, which the eyes say something of beside its vector;"""
 DETAILS = PLACES * 128
-"""so many numbers in all."""
+"""so many numbers in all,"""
+LARGE_DETAILS = PLACES * (128 + 128)
+"""and those of ``eyes-large``, to which DINOv2 adds as many for each place."""
 EYES_FOLDER = Path(__file__).parent.parent / "data" / "eyes"
 TINYVIT_CUT = "/stages/stages.2/Transpose_1_output_0"
 """What TinyViT's last stage reads: 160 x 14 x 14."""
@@ -69,15 +71,14 @@ def load_eyes_image(options: LoadOptions) -> OnnxImageEncoder:
 
 
 def load_large_image(options: LoadOptions) -> OnnxImageEncoder:
-    """Return the image side of ``eyes-large``: the eyes and DINOv2, in the space and with the details of ``eyes``."""
-    small, ours = Preprocess(resize="squash"), _packaged("large.onnx")
+    """Return the image side of ``eyes-large``: the eyes and DINOv2, in the space of ``eyes`` and with more details."""
+    ours = _packaged("large.onnx")
     return OnnxImageEncoder(
         (first_part("tinyvit", TINYVIT_CUT), _packaged("image.onnx"), ours),
-        small,
+        Preprocess(resize="squash"),
         name="eyes-large",
         beside=dinov2_part(),
-        details=DETAILS,
-        sight=fingerprint_of("image", _eyes_sha256(), small.fingerprint(), "none"),
+        details=LARGE_DETAILS,
         sha256=fingerprint_of(_eyes_sha256(), _DINOV2_RECIPE, ASSETS["dinov2"].sha256, file_sha256(ours)),
         options=options,
     )

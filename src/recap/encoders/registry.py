@@ -1,4 +1,4 @@
-"""Encoders by name: ``IMAGE[+IMAGE...][,TEXT]``.
+"""Encoders by name: ``IMAGE[+IMAGE...][,TEXT[+TEXT...]]``.
 
 ``@views`` after the name of an image encoder, as in ``tinyvit@views,minilm``, makes it look at four views of a picture
 (as it wants it, the whole of it, and both mirrored) and take their mean: four times the work, better at judging.
@@ -179,7 +179,7 @@ def load_encoder(spec: str, *, device: str = "cpu", cache: VectorCache | str | P
     """Load the encoder with a name such as ``builtin``, ``tinyvit+dinov2,minilm`` or ``open_clip:ViT-B-32/openai``.
 
     Args:
-        spec: ``IMAGE[+IMAGE...][,TEXT]``; see the module's text.
+        spec: ``IMAGE[+IMAGE...][,TEXT[+TEXT...]]``; see the module's text.
         device: ``cpu``, ``cuda`` or ``mps``.
         cache: a vector cache or the path of its file; ``None`` keeps no vectors.
     """
@@ -205,11 +205,14 @@ def load_image_side(spec: str, options: LoadOptions) -> ImageEncoder:
 
 def load_text_side(spec: str, options: LoadOptions) -> TextEncoder:
     """Load only what encodes texts."""
-    return _load_text(parse(spec)[1], options)
+    from recap.encoders.variants import JoinedTextEncoder
+
+    parts = [_load_text(name, options) for name in parse(spec)[1].split("+")]
+    return parts[0] if len(parts) == 1 else JoinedTextEncoder(parts)
 
 
 def parse(spec: str) -> tuple[tuple[str, ...], str]:
-    """Split a spec into the names of its image encoders and of its text encoder."""
+    """Split a spec into the names of its image encoders and the name of its text encoder, or of several with ``+``."""
     images, _, text = _expand(spec).partition(",")
     image_names = tuple(_expand(name) for name in images.split("+"))
     entries = {name.removesuffix(VIEWS): ENCODERS.get(name.removesuffix(VIEWS)) for name in image_names}
@@ -217,10 +220,13 @@ def parse(spec: str) -> tuple[tuple[str, ...], str]:
         if entry.image is None:
             raise InputError(f"encoder {spec!r}: {name} encodes texts only; write IMAGE,{name}")
     if text:
-        text = _expand(text)
-        if ENCODERS.get(text.removesuffix(BARE)).text is None:
-            raise InputError(f"encoder {spec!r}: {text} encodes images only; text encoders are minilm and the pairs")
-        return image_names, text
+        text_names = [_expand(name) for name in text.split("+")]
+        for name in text_names:
+            if ENCODERS.get(name.removesuffix(BARE)).text is None:
+                raise InputError(
+                    f"encoder {spec!r}: {name} encodes images only; text encoders are minilm and the pairs"
+                )
+        return image_names, "+".join(text_names)
     pairs = [name for name, entry in entries.items() if entry.text is not None]
     if len(pairs) != 1:
         reason = "no text encoder is named" if not pairs else "it is not clear whose text encoder to take"

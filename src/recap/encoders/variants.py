@@ -1,7 +1,7 @@
 """Other readings of an encoder, each an encoder itself: several views of a picture, several encoders, bare texts.
 
 - Views: one picture seen in several ways; the mean of the vectors is steadier than any one of them.
-- Joined: several image encoders as one, their unit vectors side by side.
+- Joined: several encoders of images, or of texts, as one, their unit vectors side by side.
 - Bare: texts without their closing full stop; whether a caption has one says nothing about the picture.
 """
 
@@ -112,6 +112,31 @@ class JoinedImageEncoder(BatchedImageEncoder):
             vectors.append(unit_rows(rows[:, : part.dimension]) / np.float32(np.sqrt(len(self.parts))))
             details.append(rows[:, part.dimension :])
         return np.concatenate([*vectors, *details], axis=1)
+
+
+class JoinedTextEncoder:
+    """Text encoders whose unit vectors are put side by side, scaled so that the whole has unit length."""
+
+    def __init__(self, parts: Sequence[TextEncoder]) -> None:
+        self.parts = tuple(parts)
+        self.name = "+".join(part.name for part in parts)
+        self.fingerprint = fingerprint_of("joined", *(part.fingerprint for part in parts))
+        self.dimension = sum(part.dimension for part in parts)
+
+    @property
+    def truncated(self) -> int:
+        """How many texts so far were longer than the window of the part that cut most."""
+        return max(part.truncated for part in self.parts)
+
+    @truncated.setter
+    def truncated(self, count: int) -> None:
+        for part in self.parts:
+            part.truncated = count
+
+    def encode_texts(self, texts: Sequence[str], *, progress: bool = False) -> Vectors:
+        """Return one unit row for each text."""
+        rows = [part.encode_texts(texts, progress=progress) for part in self.parts]
+        return np.concatenate(rows, axis=1) / np.float32(np.sqrt(len(rows)))
 
 
 _CLOSING = " \t\n.!?,;:\u3002\uff01\uff1f"

@@ -230,7 +230,7 @@ class Study(Bench):
 
     def titled(self, test: Split) -> str:
         """Return the heading of a table about a split."""
-        reads = getattr(self.model, "sight", "") and not test.can_be_seen
+        reads = getattr(self.model, "sights", ()) and not test.can_be_seen
         return test.titled(self.encoder.name, model_name(self.model) + (" (from vectors alone)" if reads else ""))
 
     def notes(self, **stated: str) -> tuple[str, str]:

@@ -57,8 +57,15 @@ class _Config:
     text_encoder: str
     """The fingerprint of the text encoder whose caption space the writer knows."""
     sight: str
-    """The fingerprint of the details of an image that the writer knows."""
-    details: int
+    """The fingerprint of the details of an image that the writer knows,"""
+    closer_sight: str
+    """and of those to which a second network adds patches."""
+    places: int
+    """In so many places an image is looked at;"""
+    detail: int
+    """so many numbers are the details of each,"""
+    patch: int
+    """and so many its patch."""
     longest: int
     layers: int
     heads: int
@@ -165,8 +172,8 @@ class WriterModel:
         self._folder = folder
         self._config = _Config.load(folder)
         self._vocabulary = self._config.vocabulary
-        self.sight = self._config.sight
-        """The fingerprint of the details of an image that it can read."""
+        self.sights = (self._config.sight, self._config.closer_sight)
+        """The fingerprints of the details of an image that it can read."""
         self._number = {word: number for number, word in enumerate(self._vocabulary)}
         self._cliches = _followers(CLICHES, self._number)
         self._forms = cache(self._find_forms)  # asked for every word of every draft, at every step
@@ -250,14 +257,23 @@ class WriterModel:
         return numbered, {number: word for word, number in outside.items()}
 
     def _picture(self, prompt: Prompt) -> dict[str, Floats]:
-        """Return what is known of the image: its vector and details, each with 1, or zeros with 0 where unknown."""
-        vector = prompt.vector if prompt.space == self._config.text_encoder else None
-        details = prompt.details if prompt.sight == self._config.sight else None
+        """Return what is known of the image: its vector, details and patches, or zeros, and which of them are there."""
+        config = self._config
+        known, seen, closer = (
+            prompt.vector is not None and prompt.space == config.text_encoder,
+            prompt.details is not None and prompt.sight in self.sights,
+            prompt.details is not None and prompt.sight == config.closer_sight,
+        )
+        looked = np.zeros((config.places, config.detail + config.patch), np.float32)
+        if prompt.details is not None and seen:
+            placed = prompt.details.reshape(config.places, -1)
+            looked[:, : placed.shape[1]] = placed
+        flags = {"known": known, "seen": seen, "closer": closer}
         return {
-            "vector": _or_zeros(vector, self._config.vector),
-            "known": np.array(vector is not None, np.float32),
-            "details": _or_zeros(details, self._config.details),
-            "seen": np.array(details is not None, np.float32),
+            "vector": _or_zeros(prompt.vector if known else None, config.vector),
+            "details": looked[:, : config.detail].ravel(),
+            "patches": looked[:, config.detail :].ravel(),
+            **{name: np.array(there, np.float32) for name, there in flags.items()},
         }
 
     def _remember(self, readings: Sequence[Reading], prompts: Sequence[Prompt]) -> _Memory:
