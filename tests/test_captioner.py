@@ -49,6 +49,22 @@ def test_the_writer_is_the_default(pairs: list[Pair], encoder_folder: Path, new_
         assert {candidate.origin for candidate in caption.candidates} == {"lm"}
 
 
+def test_a_chosen_draft_loses_an_end_that_nothing_retrieved_supports(captioner: ReCap, new_pictures: dict[str, Path]):
+    colour, path = next(iter(new_pictures.items()))
+    model = Scripted(f"A {colour} wall with a zebra.")
+    written = captioner.configured(language_model=model, candidates="lm", selection="likely")
+    caption = written.caption(path)
+    assert caption.text == f"A {colour} wall."
+    first, second = caption.candidates
+    assert (first.text, first.origin, first.logprob) == (caption.text, "lm", None)
+    assert second.text == model.texts[0]
+    query = captioner.alignment.transform(captioner.encoder.encode_images([path]))
+    row = captioner.alignment.transform_texts(captioner.encoder.encode_texts([caption.text]))
+    assert caption.score == first.cosine == pytest.approx(float(query[0] @ row[0]), abs=1e-6)
+    for unchanged in (written.configured(selection="cosine"), written.configured(language="de")):
+        assert unchanged.caption(path).text == model.texts[0]
+
+
 def test_new_pictures_get_the_right_colour(captioner: ReCap, new_pictures: dict[str, Path]):
     for colour, path in new_pictures.items():
         caption = captioner.caption(path)

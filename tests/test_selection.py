@@ -4,14 +4,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recap.selection import (
+    AGREEMENT_WEIGHT,
+    DOUBT_WEIGHT,
+    ECHO_WEIGHT,
+    LIKELIHOOD_WEIGHT,
+    SUPPORT,
+    UNWRITTEN_LOGPROB,
     Proposals,
     agreement,
     by_consensus,
     by_cosine,
     by_likelihood,
     doubts,
+    echoes,
     gather_candidates,
     is_degenerate,
+    shorten,
 )
 from recap.types import Candidate, Draft, Evidence
 
@@ -89,14 +97,23 @@ def test_degenerate(text: str, expected: bool):
     assert is_degenerate(text) is expected
 
 
-def test_likelihood_weighs_cosine_against_natural_words():
+def test_likelihood_weighs_cosine_against_natural_words_and_the_agreement_of_evidence_and_drafts():
     texts = ["a dog runs", "dog dog grass runs", "a retrieved dog"]
     cosines = np.array([0.5, 0.52, 0.6], np.float32)
     logprobs = np.array([-2.0, -20.0, np.nan])
     said = evidence("a puppy", "a dog on grass", similarities=[0.5, 0.45])
-    scores = by_likelihood(texts, cosines, said, logprobs) - 0.6 * by_consensus(texts, cosines, said)
-    np.testing.assert_allclose(scores, [0.5 - 0.15 * 2 / 4, 0.52 - 0.15 * 20 / 5, 0.6 - 0.15 * 1.5], rtol=1e-6)
+    natural = LIKELIHOOD_WEIGHT * np.array([-2 / 4, -20 / 5, UNWRITTEN_LOGPROB])
+    drafts = agreement(texts, texts[:2])
+    echoed = ECHO_WEIGHT * np.array([drafts[0, 1], drafts[1, 0], drafts[2].mean()])
+    agreed = AGREEMENT_WEIGHT * by_consensus(texts, cosines, said)
+    doubtful = DOUBT_WEIGHT * doubts(texts, said)
+    scores = by_likelihood(texts, cosines, said, logprobs)
+    np.testing.assert_allclose(scores, cosines + natural + echoed + agreed - doubtful, rtol=1e-6)
     np.testing.assert_array_equal(by_likelihood(texts, cosines, []), cosines.astype(np.float64))
+
+
+def test_a_single_draft_has_no_echo():
+    np.testing.assert_array_equal(echoes(["a dog", "a cat"], ["a dog"]), [0, 0])
 
 
 def test_a_thing_is_doubtful_as_far_as_the_nearer_captions_do_not_know_of_it():
@@ -104,7 +121,8 @@ def test_a_thing_is_doubtful_as_far_as_the_nearer_captions_do_not_know_of_it():
     weights = np.exp(np.array([0, -1, -2]))
     dog = weights[2] / weights.sum()
     texts = ["the sea", "a puppy", "a dog and a kite", "a kite and a kite", "skateboarding"]
-    np.testing.assert_allclose(doubts(texts, said), [0, 0.4 - dog, 0.4 - dog + 0.4, 0.8, 0], atol=1e-9)
+    wanted = [0, SUPPORT - dog, SUPPORT - dog + SUPPORT, 2 * SUPPORT, 0]
+    np.testing.assert_allclose(doubts(texts, said), wanted, atol=1e-9)
     supported = evidence("a dog", "a puppy and a cat", "a cat")
     np.testing.assert_array_equal(doubts(["a dog", "a cat and a dog"], supported), [0, 0])
 
@@ -117,7 +135,7 @@ def test_what_nobody_else_sees_loses_against_what_they_see():
 
 def test_candidates_are_ranked_by_the_rule_then_by_cosine_and_text():
     drafts = {"a cat": Draft("a cat", -2.0), "a dog": None, "a bat": None}
-    ranked = Proposals(drafts, np.array([0.5, 0.25, 0.5], np.float32), ()).ranked("cosine", pool=1)
+    ranked = Proposals(drafts, np.array([0.5, 0.25, 0.5], np.float32), (), np.ones(2)).ranked("cosine", pool=1)
     assert ranked == [
         Candidate("a bat", 0.5, 0.5, "retrieved"),
         Candidate("a cat", 0.5, 0.5, "lm", -2.0),
@@ -131,3 +149,38 @@ def test_each_candidate_is_gathered_once_and_none_is_degenerate():
     assert gather_candidates(drafts, retrieved, prefer_drafts=False) == {"a cat": None, "a dog": first}
     assert gather_candidates(drafts, retrieved, prefer_drafts=True) == {"a dog": first}
     assert gather_candidates([Draft("", 0.0)], retrieved, prefer_drafts=True) == {"a cat": None, "a dog": None}
+
+
+VEGETABLES = evidence(*["a plate of vegetables with rice"] * 9, "a dish on a table")
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        ("A plate of food with vegetables and a fish.", "A plate of food with vegetables."),
+        ("A plate of vegetables sitting next to a phone", "A plate of vegetables"),
+        ("A plate of vegetables with a fish in the background.", "A plate of vegetables."),
+        ("A plate of vegetables on tables", "A plate of vegetables on tables"),
+        ("A black and white plate", "A black and white plate"),
+        ("A dog is on a sofa", "A dog is on a sofa"),
+        ("A fish.", "A fish."),
+        ("With a fish", "With a fish"),
+        ("", ""),
+    ],
+)
+def test_a_sentence_loses_ends_that_nothing_retrieved_supports(said: str, kept: str):
+    assert shorten(said, VEGETABLES) == kept
+
+
+def test_an_end_stays_where_a_tenth_of_the_votes_know_it():
+    assert shorten("a plate with a dish", VEGETABLES) == "a plate with a dish"
+    rare = evidence(*["a plate of vegetables"] * 99, "a dish")
+    assert shorten("a plate with a dish", rare) == "a plate"
+
+
+@given(SENTENCES.filter(lambda text: text.strip()), st.lists(SENTENCES, min_size=1, max_size=4))
+def test_what_is_left_of_a_sentence_is_its_beginning(said: str, retrieved: list[str]):
+    kept = shorten(said, evidence(*retrieved))
+    assert kept
+    assert said.startswith(kept)
+    assert shorten(kept, evidence(*retrieved)) == kept

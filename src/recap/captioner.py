@@ -20,8 +20,8 @@ from recap.errors import ImageError, InputError
 from recap.fitting.base import FittedPack
 from recap.language import write_drafts
 from recap.packs.settings import BATCH, SettingChanges
-from recap.selection import Proposals, gather_candidates
-from recap.types import Caption, Draft, Evidence, ImageLike, Prompt, Retrieved, Vectors, unit_rows
+from recap.selection import RULES, Proposals, gather_candidates, shorten
+from recap.types import Candidate, Caption, Draft, Evidence, ImageLike, Prompt, Retrieved, Vectors, unit_rows
 
 KEPT_CANDIDATES = 10
 """Number of candidates that are reported with a caption."""
@@ -119,7 +119,7 @@ class ReCap(FittedPack):
         clip = unit_rows(frames.mean(0, keepdims=True), otherwise=0.0)
         candidates = self._candidates(self._write(clip, [evidence])[0], evidence)
         judged = self.datastore.evidence(ids[best], self.datastore.vectors(ids[best]) @ clip[0])
-        return self._select(Proposals(candidates, self._cosines(clip, [candidates], [judged])[0], evidence))
+        return self._select(Proposals(candidates, self._cosines(clip, [candidates], [judged])[0], evidence, clip[0]))
 
     def caption_vectors(
         self,
@@ -152,7 +152,7 @@ class ReCap(FittedPack):
         drafts = self._write(queries, evidence, details)
         candidates = [self._candidates(*row) for row in zip(drafts, evidence, strict=True)]
         cosines = self._cosines(queries, candidates, evidence)
-        return [Proposals(*row) for row in zip(candidates, cosines, evidence, strict=True)]
+        return [Proposals(*row) for row in zip(candidates, cosines, evidence, queries, strict=True)]
 
     def retrieve(self, image: ImageLike, k: int | None = None, *, aligned: bool = True) -> Retrieved:
         """Return the captions nearest to an image; ``aligned=False`` where image and text encoder share a space."""
@@ -269,12 +269,25 @@ class ReCap(FittedPack):
         return cosines
 
     def _select(self, proposals: Proposals) -> Caption:
-        ranked = proposals.ranked(self.selection, self.settings.pool)
+        ranked = self._without_doubtful_end(proposals.ranked(self.selection, self.settings.pool), proposals)
         best, evidence, confidence = ranked[0], proposals.evidence, None
         if self.calibration is not None and self.calibration.method == self.settings.method:
             confidence = self.calibration.confidence(best.text, best.cosine, evidence)
         shown, kept = evidence[: self.settings.k], tuple(ranked[:KEPT_CANDIDATES])
         return Caption(best.text, best.cosine, shown, kept, self.selection, confidence)
+
+    def _without_doubtful_end(self, ranked: list[Candidate], proposals: Proposals) -> list[Candidate]:
+        """Return candidates with a shorter form of the best one before it, where its end rests on nothing."""
+        best = ranked[0]
+        english = self.settings.language.partition("-")[0] == "en"
+        if best.origin != "lm" or not english or not RULES.get(self.selection).shortens:
+            return ranked
+        text = shorten(best.text, proposals.evidence[: self.settings.pool])
+        if text == best.text:
+            return ranked
+        row = self.alignment.transform_texts(self.encoder.encode_texts([text]))[0]
+        shorter = replace(best, text=text, cosine=float(row @ proposals.query), logprob=None)
+        return [shorter, *(candidate for candidate in ranked if candidate.text != text)]
 
 
 def raise_error(result: Result | ImageError) -> Result:

@@ -3,15 +3,17 @@
 ``cosine`` is the rule of the paper: the candidate nearest to the image in caption space. ``consensus`` asks the
 retrieved captions: each is somebody's description of a similar picture, and the sentence they agree with most is
 least likely to name something that is not there. They vote by the words and pairs of words they share with the
-candidate, those nearer to the image with more weight. ``likely`` weighs the aligned cosine, this agreement, and how
-natural a language model for captions finds the sentence: of much that fits the picture, what people would say. A thing
-that hardly any of the retrieved captions knows of costs it dearly.
+candidate, those nearer to the image with more weight. ``likely`` weighs the aligned cosine, this agreement, that of the
+other drafts, and how natural a language model for captions finds the sentence: of much that fits the picture, what
+people would say. A thing that hardly any of the retrieved captions knows of costs it dearly, and what it chooses loses
+phrases at its end that name such things.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -21,26 +23,56 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import ThreadpoolController
 
-from recap.language.words import Kinds, named, shown, vote_weights, words
+from recap.language.words import COMMON_WORDS, Kinds, named, roots, shown, vote_weights, words
 from recap.registry import Entry, Registry
 from recap.types import Candidate, Draft, Evidence, Vectors, unit_rows
 
 Scores = npt.NDArray[np.float64]
 
-LIKELIHOOD_WEIGHT = 0.15
+LIKELIHOOD_WEIGHT = 0.036
 """How much aligned cosine one unit of log-probability a word is worth."""
 
-UNWRITTEN_LOGPROB = -1.5
+UNWRITTEN_LOGPROB = -3.7
 """The log-probability a word that retrieved captions are given: a draft this unlikely is not better than they are."""
 
-AGREEMENT_WEIGHT = 0.6
-"""How much aligned cosine full agreement with the retrieved captions is worth."""
+AGREEMENT_WEIGHT = 0.33
+"""How much aligned cosine full agreement with the retrieved captions is worth;"""
+
+ECHO_WEIGHT = 0.35
+"""and with the other drafts: what a writer says again and again it has seen."""
 
 SUPPORT = 0.4
 """A thing that this share of the votes of retrieved captions knows of needs no excuse."""
 
-DOUBT_WEIGHT = 0.4
+DOUBT_WEIGHT = 0.62
 """How much aligned cosine a thing is worth for whose support the whole of the votes is missing."""
+
+SUPPORTED = 0.07
+"""A phrase at the end of a draft stays where this share of the votes knows each of its words."""
+
+
+def _listed(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_LINKS = _listed(
+    "above across against along around as at behind below beside between by during for from holding in inside looking "
+    "near next on over overlooking that through under wearing while with"
+)
+"""Words that begin a phrase a sentence can do without; so does "and" before a determiner."""
+
+_DETERMINERS = _listed("a an another her his its one other several some the their three two")
+
+_HANGING = _LINKS | _listed(
+    "a an and are being covered filled getting hanging has have her his is its laying leaning lying made mounted of "
+    "parked perched placed resting riding sitting standing surrounded the their to top up very was were"
+)
+"""Words a sentence does not end with: they want what stood behind them."""
+
+_NO_THINGS = "back background big bunch close couple each edge end front group image large little lot lots many middle "
+_NO_THINGS += "other pair photo picture piece row set side small view"
+_EMPTY = COMMON_WORDS | _HANGING | _listed(_NO_THINGS)
+"""Words that name nothing which could be missing."""
 
 LENGTH_TOLERANCE = 6.0
 """Two captions whose lengths differ by this many words agree exp(-1/2) times as much: CIDEr-D's sigma."""
@@ -66,7 +98,7 @@ def by_cosine(
 def by_likelihood(
     texts: Sequence[str], cosines: Vectors, evidence: Sequence[Evidence], logprobs: Scores | None = None
 ) -> Scores:
-    """Score candidates by their cosine, the agreement of the evidence and the log-probability of a word, less doubts.
+    """Score candidates by their cosine, the agreement of evidence and drafts, and a word's likelihood, less doubts.
 
     ``logprobs`` are those of whole sentences, NaN for retrieved ones, which count as rather unlikely; without any, the
     cosine alone decides.
@@ -76,8 +108,20 @@ def by_likelihood(
     lengths = np.array([len(words(text)) + 1 for text in texts])
     natural = np.where(np.isnan(logprobs), UNWRITTEN_LOGPROB, logprobs / lengths)
     agreed = AGREEMENT_WEIGHT * by_consensus(texts, cosines, evidence)
+    agreed += ECHO_WEIGHT * echoes(
+        texts, [text for text, one in zip(texts, logprobs, strict=True) if not np.isnan(one)]
+    )
     scores: Scores = cosines + LIKELIHOOD_WEIGHT * natural + agreed - DOUBT_WEIGHT * doubts(texts, evidence)
     return scores
+
+
+def echoes(texts: Sequence[str], drafts: Sequence[str]) -> Scores:
+    """Return how much the drafts agree with each text on average, its own vote left out; 0 where there is but one."""
+    if len(drafts) < 2:
+        return np.zeros(len(texts))
+    others = np.array([[draft != text for draft in drafts] for text in texts])
+    mean: Scores = (agreement(texts, drafts) * others).sum(1) / others.sum(1)
+    return mean
 
 
 def doubts(texts: Sequence[str], evidence: Sequence[Evidence]) -> Scores:
@@ -161,6 +205,8 @@ class Rule(Entry):
     """A rule that users choose by name."""
 
     score: Scorer
+    shortens: bool = False
+    """Whether a draft that it chooses loses doubtful ends."""
 
 
 RULES = Registry(
@@ -168,7 +214,7 @@ RULES = Registry(
     (
         Rule("consensus", "what the evidence agrees on", by_consensus),
         Rule("cosine", "the nearest to the picture", by_cosine),
-        Rule("likely", "the likeliest sentence that fits the picture", by_likelihood),
+        Rule("likely", "the likeliest sentence that fits the picture", by_likelihood, shortens=True),
     ),
 )
 
@@ -188,6 +234,8 @@ class Proposals:
     """The aligned cosine of each candidate with the image."""
     evidence: tuple[Evidence, ...]
     """Everything that was retrieved, most similar first."""
+    query: Vectors
+    """The image in caption space."""
 
     @property
     def logprobs(self) -> Scores:
@@ -219,3 +267,42 @@ def gather_candidates(
     if prefer_drafts and written:
         return written
     return {**{item.text: None for item in retrieved}, **written}
+
+
+def shorten(text: str, evidence: Sequence[Evidence]) -> str:
+    """Return an English sentence without the phrases at its end that hardly any retrieved caption supports.
+
+    "A plate of food with vegetables and a fish" becomes "A plate of food with vegetables" where no fish was retrieved.
+    What is left is no less true, and what is gone seldom was: it came from the sound of sentences, not from a picture.
+    """
+    said = text.rstrip(" .").split()
+    plain = [" ".join(words(word)) for word in said]
+    ends = list(_ends(plain))
+    if not ends:
+        return text
+    weights = np.array(vote_weights(evidence))
+    weights /= weights.sum()
+    support: Counter[str] = Counter()
+    for weight, item in zip(weights.tolist(), evidence, strict=True):
+        support.update(dict.fromkeys({root for word in words(item.text) for root in roots(word)}, weight))
+    kept = len(said)
+    for end in ends:
+        things = [word for word in plain[end:kept] if word not in _EMPTY]
+        if any(max(support[root] for root in roots(word)) < SUPPORTED for word in things):
+            kept = end
+        elif things:
+            break
+    stop = "." if text.rstrip().endswith(".") else ""
+    return text if kept == len(said) else " ".join(said[:kept]) + stop
+
+
+def _ends(plain: Sequence[str]) -> Iterator[int]:
+    """Yield after how many words a sentence could end as well, the longest first."""
+    for place in range(len(plain) - 1, 1, -1):
+        link = plain[place] in _LINKS and plain[place - 1] not in ("is", "are")
+        if link or (plain[place] == "and" and plain[place + 1] in _DETERMINERS):
+            end = place
+            while end and plain[end - 1] in _HANGING:
+                end -= 1
+            if any(word not in _EMPTY for word in plain[:end]):
+                yield end

@@ -75,11 +75,12 @@ STEMMERS = {
 
 def same_word(one: str, other: str, language: str = "en") -> bool:
     """Tell whether two words in lower case are the same but for their endings: dog and dogs, run and running."""
-    return one == other or not _roots(one, language).isdisjoint(_roots(other, language))
+    return one == other or not roots(one, language).isdisjoint(roots(other, language))
 
 
 @lru_cache(maxsize=1 << 14)
-def _roots(word: str, language: str) -> frozenset[str]:
+def roots(word: str, language: str = "en") -> frozenset[str]:
+    """Return a word in lower case without its endings, in every way it may be read."""
     import snowballstemmer
 
     base = language.lower().partition("-")[0]
