@@ -163,6 +163,7 @@ VEGETABLES = evidence(*["a plate of vegetables with rice"] * 9, "a dish on a tab
         ("A plate of vegetables on tables", "A plate of vegetables on tables"),
         ("A black and white plate", "A black and white plate"),
         ("A dog is on a sofa", "A dog is on a sofa"),
+        ("A dog is wearing a hat.", "A dog."),
         ("A fish.", "A fish."),
         ("With a fish", "With a fish"),
         ("", ""),

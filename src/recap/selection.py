@@ -55,9 +55,10 @@ def _listed(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_LINKS = _listed(
-    "above across against along around as at behind below beside between by during for from holding in inside looking "
-    "near next on over overlooking that through under wearing while with"
+_DOING = _listed("holding looking overlooking wearing")
+_LINKS = _DOING | _listed(
+    "above across against along around as at behind below beside between by during for from in inside near next on "
+    "over that through under while with"
 )
 """Words that begin a phrase a sentence can do without; so does "and" before a determiner."""
 
@@ -299,7 +300,8 @@ def shorten(text: str, evidence: Sequence[Evidence]) -> str:
 def _ends(plain: Sequence[str]) -> Iterator[int]:
     """Yield after how many words a sentence could end as well, the longest first."""
     for place in range(len(plain) - 1, 1, -1):
-        link = plain[place] in _LINKS and plain[place - 1] not in ("is", "are")
+        told = plain[place - 1] in ("is", "are") and plain[place] not in _DOING  # where something is
+        link = plain[place] in _LINKS and not told
         if link or (plain[place] == "and" and plain[place + 1] in _DETERMINERS):
             end = place
             while end and plain[end - 1] in _HANGING:

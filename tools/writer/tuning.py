@@ -22,11 +22,13 @@ from recap.metrics.spice import invented
 from writer.batches import Batch, Corpus, Examples, Noise, Source, collate
 from writer.decode import as_text, generate
 from writer.model import Writer
-from writer.training import SOURCES, Run, dev_sets, likelihood_loss, remember, report
+from writer.training import Run, dev_sets, likelihood_loss, remember, report
 
 BATCH = 40
 SAMPLES = 5
-RATE = 2e-4
+OFTEN = {"coco": 1.0, "conceptual": 0.6, "flickr8k": 0.5, "flickr8k-from-coco": 0.5}
+"""How often each picture of a source comes in one pass; a name earns no CIDEr-D, so pictures with one do not come."""
+RATE = 1e-4
 WARM_UP = 100
 LIKELIHOOD, EVERY = 0.8, 2
 """The weight of ordinary training, which keeps sentences natural, and how often it takes part."""
@@ -59,7 +61,7 @@ def tune(
     run = _open(folder, start, name)
     rng = np.random.default_rng(run.steps + 1)
     torch.manual_seed(run.steps + 1)
-    sources = [(Source.load(folder / f"{source}.npz"), often) for source, often in SOURCES.items()]
+    sources = [(Source.load(folder / f"{source}.npz"), often) for source, often in OFTEN.items()]
     judge = Judge(corpus, [source for source, _ in sources])
     batches = _batches(sources, judge.first, Examples(corpus, GENTLE, rng), run.model.shape.front)
     dev = dev_sets(folder, corpus, run.shape, 300)
@@ -157,13 +159,11 @@ def repeats(text: str) -> int:
 def _batches(
     sources: list[tuple[Source, float]], first: list[int], examples: Examples, front: int
 ) -> Iterator[tuple[Batch, list[int]]]:
-    """Yield batches without end, with the numbers of their pictures; those with a name only are left out."""
-    named = list(SOURCES).index("named")
-    pictures = [
-        (place, row) for place, (source, _) in enumerate(sources) if place != named for row in range(len(source.own))
-    ]
+    """Yield batches without end, with the numbers of their pictures."""
+    pictures = [(place, row) for place, (source, _) in enumerate(sources) for row in range(len(source.own))]
+    chances = np.array([sources[place][1] for place, _ in pictures])
     while True:
-        order = examples.rng.permutation(len(pictures))
+        order = examples.rng.permutation(np.flatnonzero(examples.rng.random(len(pictures)) < chances))
         for start in range(0, len(order) - BATCH + 1, BATCH):
             chosen = [pictures[index] for index in order[start : start + BATCH]]
             batch = collate([examples.example(sources[place][0], row) for place, row in chosen], front)
