@@ -173,8 +173,10 @@ def test_a_sentence_loses_ends_that_nothing_retrieved_supports(said: str, kept: 
     assert shorten(said, VEGETABLES) == kept
 
 
-def test_an_end_stays_where_a_tenth_of_the_votes_know_it():
+def test_an_end_stays_where_enough_of_the_votes_know_it_and_an_unsure_caption_wants_more():
     assert shorten("a plate with a dish", VEGETABLES) == "a plate with a dish"
+    assert shorten("a plate with a dish", VEGETABLES, 0.6) == "a plate with a dish"
+    assert shorten("a plate with a dish", VEGETABLES, 0.4) == "a plate"
     rare = evidence(*["a plate of vegetables"] * 99, "a dish")
     assert shorten("a plate with a dish", rare) == "a plate"
 

@@ -269,25 +269,28 @@ class ReCap(FittedPack):
         return cosines
 
     def _select(self, proposals: Proposals) -> Caption:
-        ranked = self._without_doubtful_end(proposals.ranked(self.selection, self.settings.pool), proposals)
-        best, evidence, confidence = ranked[0], proposals.evidence, None
-        if self.calibration is not None and self.calibration.method == self.settings.method:
-            confidence = self.calibration.confidence(best.text, best.cosine, evidence)
-        shown, kept = evidence[: self.settings.k], tuple(ranked[:KEPT_CANDIDATES])
-        return Caption(best.text, best.cosine, shown, kept, self.selection, confidence)
+        ranked = proposals.ranked(self.selection, self.settings.pool)
+        best, evidence = self._without_doubtful_end(ranked[0], proposals), proposals.evidence
+        kept = [best, *(candidate for candidate in ranked if candidate.text != best.text)][:KEPT_CANDIDATES]
+        shown, confidence = evidence[: self.settings.k], self._confidence(best, evidence)
+        return Caption(best.text, best.cosine, shown, tuple(kept), self.selection, confidence)
 
-    def _without_doubtful_end(self, ranked: list[Candidate], proposals: Proposals) -> list[Candidate]:
-        """Return candidates with a shorter form of the best one before it, where its end rests on nothing."""
-        best = ranked[0]
+    def _confidence(self, best: Candidate, evidence: Sequence[Evidence]) -> float | None:
+        if self.calibration is None or self.calibration.method != self.settings.method:
+            return None
+        return self.calibration.confidence(best.text, best.cosine, evidence)
+
+    def _without_doubtful_end(self, best: Candidate, proposals: Proposals) -> Candidate:
+        """Return a draft without an end that rests on nothing, if the rule and the language allow it."""
         english = self.settings.language.partition("-")[0] == "en"
         if best.origin != "lm" or not english or not RULES.get(self.selection).shortens:
-            return ranked
-        text = shorten(best.text, proposals.evidence[: self.settings.pool])
+            return best
+        confidence = self._confidence(best, proposals.evidence)
+        text = shorten(best.text, proposals.evidence[: self.settings.pool], confidence)
         if text == best.text:
-            return ranked
+            return best
         row = self.alignment.transform_texts(self.encoder.encode_texts([text]))[0]
-        shorter = replace(best, text=text, cosine=float(row @ proposals.query), logprob=None)
-        return [shorter, *(candidate for candidate in ranked if candidate.text != text)]
+        return replace(best, text=text, cosine=float(row @ proposals.query), logprob=None)
 
 
 def raise_error(result: Result | ImageError) -> Result:

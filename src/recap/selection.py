@@ -25,7 +25,7 @@ from threadpoolctl import ThreadpoolController
 
 from recap.language.words import COMMON_WORDS, Kinds, named, roots, shown, vote_weights, words
 from recap.registry import Entry, Registry
-from recap.types import Candidate, Draft, Evidence, Vectors, unit_rows
+from recap.types import UNSURE_BELOW, Candidate, Draft, Evidence, Vectors, unit_rows
 
 Scores = npt.NDArray[np.float64]
 
@@ -47,8 +47,8 @@ SUPPORT = 0.4
 DOUBT_WEIGHT = 0.62
 """How much aligned cosine a thing is worth for whose support the whole of the votes is missing."""
 
-SUPPORTED = 0.07
-"""A phrase at the end of a draft stays where this share of the votes knows each of its words."""
+SUPPORTED, SUPPORTED_UNSURE = 0.07, 0.15
+"""A phrase at the end of a draft stays where this share of the votes knows each of its words, or this, if unsure."""
 
 
 def _listed(text: str) -> frozenset[str]:
@@ -270,11 +270,12 @@ def gather_candidates(
     return {**{item.text: None for item in retrieved}, **written}
 
 
-def shorten(text: str, evidence: Sequence[Evidence]) -> str:
+def shorten(text: str, evidence: Sequence[Evidence], confidence: float | None = None) -> str:
     """Return an English sentence without the phrases at its end that hardly any retrieved caption supports.
 
     "A plate of food with vegetables and a fish" becomes "A plate of food with vegetables" where no fish was retrieved.
     What is left is no less true, and what is gone seldom was: it came from the sound of sentences, not from a picture.
+    More goes where the caption is unsure.
     """
     said = text.rstrip(" .").split()
     plain = [" ".join(words(word)) for word in said]
@@ -286,10 +287,11 @@ def shorten(text: str, evidence: Sequence[Evidence]) -> str:
     support: Counter[str] = Counter()
     for weight, item in zip(weights.tolist(), evidence, strict=True):
         support.update(dict.fromkeys({root for word in words(item.text) for root in roots(word)}, weight))
-    kept = len(said)
+    unsure = confidence is not None and confidence < UNSURE_BELOW
+    kept, least = len(said), SUPPORTED_UNSURE if unsure else SUPPORTED
     for end in ends:
         things = [word for word in plain[end:kept] if word not in _EMPTY]
-        if any(max(support[root] for root in roots(word)) < SUPPORTED for word in things):
+        if any(max(support[root] for root in roots(word)) < least for word in things):
             kept = end
         elif things:
             break
