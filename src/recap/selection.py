@@ -29,7 +29,7 @@ from recap.types import UNSURE_BELOW, Candidate, Draft, Evidence, Vectors, unit_
 
 Scores = npt.NDArray[np.float64]
 
-LIKELIHOOD_WEIGHT = 0.036
+LIKELIHOOD_WEIGHT = 0.06
 """How much aligned cosine one unit of log-probability a word is worth."""
 
 UNWRITTEN_LOGPROB = -3.7
@@ -38,13 +38,13 @@ UNWRITTEN_LOGPROB = -3.7
 AGREEMENT_WEIGHT = 0.33
 """How much aligned cosine full agreement with the retrieved captions is worth;"""
 
-ECHO_WEIGHT = 0.35
+ECHO_WEIGHT = 0.6
 """and with the other drafts: what a writer says again and again it has seen."""
 
-SUPPORT = 0.4
+SUPPORT = 0.5
 """A thing that this share of the votes of retrieved captions knows of needs no excuse."""
 
-DOUBT_WEIGHT = 0.62
+DOUBT_WEIGHT = 1.0
 """How much aligned cosine a thing is worth for whose support the whole of the votes is missing."""
 
 SUPPORTED, SUPPORTED_UNSURE = 0.07, 0.15
