@@ -7,9 +7,12 @@ from recap.selection import (
     AGREEMENT_WEIGHT,
     DOUBT_WEIGHT,
     ECHO_WEIGHT,
+    LEAST_SENTENCE,
     LIKELIHOOD_WEIGHT,
+    SENTENCE_WEIGHT,
     SUPPORT,
     UNWRITTEN_LOGPROB,
+    UNWRITTEN_SENTENCE,
     Proposals,
     agreement,
     by_consensus,
@@ -100,9 +103,10 @@ def test_degenerate(text: str, expected: bool):
 def test_likelihood_weighs_cosine_against_natural_words_and_the_agreement_of_evidence_and_drafts():
     texts = ["a dog runs", "dog dog grass runs", "a retrieved dog"]
     cosines = np.array([0.5, 0.52, 0.6], np.float32)
-    logprobs = np.array([-2.0, -20.0, np.nan])
+    logprobs = np.array([-2.0, -40.0, np.nan])
     said = evidence("a puppy", "a dog on grass", similarities=[0.5, 0.45])
-    natural = LIKELIHOOD_WEIGHT * np.array([-2 / 4, -20 / 5, UNWRITTEN_LOGPROB])
+    natural = LIKELIHOOD_WEIGHT * np.array([-2 / 4, -40 / 5, UNWRITTEN_LOGPROB])
+    natural += SENTENCE_WEIGHT * np.array([-2, LEAST_SENTENCE, UNWRITTEN_SENTENCE])
     drafts = agreement(texts, texts[:2])
     echoed = ECHO_WEIGHT * np.array([drafts[0, 1], drafts[1, 0], drafts[2].mean()])
     agreed = AGREEMENT_WEIGHT * by_consensus(texts, cosines, said)

@@ -30,10 +30,16 @@ from recap.types import UNSURE_BELOW, Candidate, Draft, Evidence, Vectors, unit_
 Scores = npt.NDArray[np.float64]
 
 LIKELIHOOD_WEIGHT = 0.06
-"""How much aligned cosine one unit of log-probability a word is worth."""
+"""How much aligned cosine one unit of log-probability a word is worth,"""
+
+SENTENCE_WEIGHT = 0.02
+"""and one of the whole sentence: the more it says, the more can be wrong."""
 
 UNWRITTEN_LOGPROB = -3.7
-"""The log-probability a word that retrieved captions are given: a draft this unlikely is not better than they are."""
+"""The log-probability a word that retrieved captions are given: a draft this unlikely is not better than they are;"""
+
+UNWRITTEN_SENTENCE, LEAST_SENTENCE = -12.0, -30.0
+"""that of the whole, and the least that counts."""
 
 AGREEMENT_WEIGHT = 0.33
 """How much aligned cosine full agreement with the retrieved captions is worth;"""
@@ -99,7 +105,7 @@ def by_cosine(
 def by_likelihood(
     texts: Sequence[str], cosines: Vectors, evidence: Sequence[Evidence], logprobs: Scores | None = None
 ) -> Scores:
-    """Score candidates by their cosine, the agreement of evidence and drafts, and a word's likelihood, less doubts.
+    """Score candidates by their cosine, the agreement of evidence and drafts, and their likelihood, less doubts.
 
     ``logprobs`` are those of whole sentences, NaN for retrieved ones, which count as rather unlikely; without any, the
     cosine alone decides.
@@ -107,12 +113,14 @@ def by_likelihood(
     if logprobs is None:
         return cosines.astype(np.float64)
     lengths = np.array([len(words(text)) + 1 for text in texts])
-    natural = np.where(np.isnan(logprobs), UNWRITTEN_LOGPROB, logprobs / lengths)
+    natural = LIKELIHOOD_WEIGHT * np.where(np.isnan(logprobs), UNWRITTEN_LOGPROB, logprobs / lengths)
+    whole = np.where(np.isnan(logprobs), UNWRITTEN_SENTENCE, np.maximum(logprobs, LEAST_SENTENCE))
+    natural += SENTENCE_WEIGHT * whole
     agreed = AGREEMENT_WEIGHT * by_consensus(texts, cosines, evidence)
     agreed += ECHO_WEIGHT * echoes(
         texts, [text for text, one in zip(texts, logprobs, strict=True) if not np.isnan(one)]
     )
-    scores: Scores = cosines + LIKELIHOOD_WEIGHT * natural + agreed - DOUBT_WEIGHT * doubts(texts, evidence)
+    scores: Scores = cosines + natural + agreed - DOUBT_WEIGHT * doubts(texts, evidence)
     return scores
 
 
