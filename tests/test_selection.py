@@ -12,7 +12,7 @@ from recap.selection import (
     SENTENCE_WEIGHT,
     SUPPORT,
     UNWRITTEN_LOGPROB,
-    UNWRITTEN_SENTENCE,
+    UNWRITTEN_WORD,
     Proposals,
     agreement,
     by_consensus,
@@ -106,7 +106,7 @@ def test_likelihood_weighs_cosine_against_natural_words_and_the_agreement_of_evi
     logprobs = np.array([-2.0, -40.0, np.nan])
     said = evidence("a puppy", "a dog on grass", similarities=[0.5, 0.45])
     natural = LIKELIHOOD_WEIGHT * np.array([-2 / 4, -40 / 5, UNWRITTEN_LOGPROB])
-    natural += SENTENCE_WEIGHT * np.array([-2, LEAST_SENTENCE, UNWRITTEN_SENTENCE])
+    natural += SENTENCE_WEIGHT * np.array([-2, LEAST_SENTENCE, 4 * UNWRITTEN_WORD])
     drafts = agreement(texts, texts[:2])
     echoed = ECHO_WEIGHT * np.array([drafts[0, 1], drafts[1, 0], drafts[2].mean()])
     agreed = AGREEMENT_WEIGHT * by_consensus(texts, cosines, said)

@@ -38,8 +38,8 @@ SENTENCE_WEIGHT = 0.02
 UNWRITTEN_LOGPROB = -3.7
 """The log-probability a word that retrieved captions are given: a draft this unlikely is not better than they are;"""
 
-UNWRITTEN_SENTENCE, LEAST_SENTENCE = -12.0, -30.0
-"""that of the whole, and the least that counts."""
+UNWRITTEN_WORD, LEAST_SENTENCE = -1.25, -30.0
+"""what each of their words takes from that of the whole; and the least that counts."""
 
 AGREEMENT_WEIGHT = 0.33
 """How much aligned cosine full agreement with the retrieved captions is worth;"""
@@ -114,7 +114,7 @@ def by_likelihood(
         return cosines.astype(np.float64)
     lengths = np.array([len(words(text)) + 1 for text in texts])
     natural = LIKELIHOOD_WEIGHT * np.where(np.isnan(logprobs), UNWRITTEN_LOGPROB, logprobs / lengths)
-    whole = np.where(np.isnan(logprobs), UNWRITTEN_SENTENCE, np.maximum(logprobs, LEAST_SENTENCE))
+    whole = np.where(np.isnan(logprobs), UNWRITTEN_WORD * lengths, np.maximum(logprobs, LEAST_SENTENCE))
     natural += SENTENCE_WEIGHT * whole
     agreed = AGREEMENT_WEIGHT * by_consensus(texts, cosines, evidence)
     agreed += ECHO_WEIGHT * echoes(
