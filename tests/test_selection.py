@@ -168,6 +168,8 @@ VEGETABLES = evidence(*["a plate of vegetables with rice"] * 9, "a dish on a tab
         ("A black and white plate", "A black and white plate"),
         ("A dog is on a sofa", "A dog is on a sofa"),
         ("A dog is wearing a hat.", "A dog."),
+        ("A plate of food with rice - vegetables", "A plate of food with rice - vegetables"),
+        ("A plate of food with rice/vegetables", "A plate of food with rice/vegetables"),
         ("A fish.", "A fish."),
         ("With a fish", "With a fish"),
         ("", ""),

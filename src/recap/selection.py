@@ -298,7 +298,7 @@ def shorten(text: str, evidence: Sequence[Evidence], confidence: float | None = 
     unsure = confidence is not None and confidence < UNSURE_BELOW
     kept, least = len(said), SUPPORTED_UNSURE if unsure else SUPPORTED
     for end in ends:
-        things = [word for word in plain[end:kept] if word not in _EMPTY]
+        things = [word for word in words(" ".join(said[end:kept])) if word not in _EMPTY]
         if any(max(support[root] for root in roots(word)) < least for word in things):
             kept = end
         elif things:
