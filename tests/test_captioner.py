@@ -39,14 +39,16 @@ def captioner(pairs: list[Pair], encoder_folder: Path) -> ReCap:
 
 
 def test_the_writer_is_the_default(pairs: list[Pair], encoder_folder: Path, new_pictures: dict[str, Path]):
-    captioner = ReCap.fit(pairs, encoder=f"onnx:{encoder_folder}", candidates="lm")
+    captioner = ReCap.fit(pairs, encoder=f"onnx:{encoder_folder}")
     assert captioner.language_model is not None
     assert captioner.language_model.name == "writer"
     for colour, path in new_pictures.items():
         caption = captioner.caption(path)
         assert caption.selection == "likely"
         assert colour in caption.text.lower()
-        assert {candidate.origin for candidate in caption.candidates} == {"lm"}
+        written = captioner.configured(candidates="lm").caption(path)
+        assert {candidate.origin for candidate in written.candidates} == {"lm"}
+        assert written.text
 
 
 def test_a_chosen_draft_loses_an_end_that_nothing_retrieved_supports(captioner: ReCap, new_pictures: dict[str, Path]):
