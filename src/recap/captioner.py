@@ -19,6 +19,7 @@ from recap.encoders.inputs import is_picture, several
 from recap.errors import ImageError, InputError
 from recap.fitting.base import FittedPack
 from recap.language import write_drafts
+from recap.language.words import is_english
 from recap.packs.settings import BATCH, SettingChanges
 from recap.selection import RULES, Proposals, gather_candidates, shorten
 from recap.types import Candidate, Caption, Draft, Evidence, ImageLike, Prompt, Retrieved, Vectors, unit_rows
@@ -282,8 +283,7 @@ class ReCap(FittedPack):
 
     def _without_doubtful_end(self, best: Candidate, proposals: Proposals) -> Candidate:
         """Return a draft without an end that rests on nothing, if the rule and the language allow it."""
-        english = self.settings.language.partition("-")[0] == "en"
-        if best.origin != "lm" or not english or not RULES.get(self.selection).shortens:
+        if best.origin != "lm" or not is_english(self.settings.language) or not RULES.get(self.selection).shortens:
             return best
         confidence = self._confidence(best, proposals.evidence)
         text = shorten(best.text, proposals.evidence[: self.settings.pool], confidence)

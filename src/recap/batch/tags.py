@@ -16,7 +16,7 @@ from functools import partial
 
 from recap.captioner import ReCap, raise_error
 from recap.errors import ImageError
-from recap.language.words import COMMON_WORDS, same_word, vote_weights, words
+from recap.language.words import COMMON_WORDS, is_english, same_word, vote_weights, words
 from recap.packs.builtin import CONCEPTS as CONCEPT_SOURCE
 from recap.types import Evidence, ImageLike, Tag, Vectors
 
@@ -100,16 +100,12 @@ def find_keywords(evidence: Sequence[Evidence], drafts: Sequence[str], language:
     texts = [words(text) for text in (*(item.text for item in evidence), *drafts)]
     things = {word: share for word, share in support.items() if _is_thing(word, texts, language)}
     merged = _merged(things, language)
-    return _compounds(merged, texts) if _is_english(language) else merged
+    return _compounds(merged, texts) if is_english(language) else merged
 
 
 def describe_keyword(word: str, language: str = "en") -> str:
     """Return the text by which a keyword is compared with a picture."""
-    return f"a photo of a {word}" if _is_english(language) else word
-
-
-def _is_english(language: str) -> bool:
-    return language.partition("-")[0] == "en"
+    return f"a photo of a {word}" if is_english(language) else word
 
 
 def rank_keywords(support: Mapping[str, float], cosines: Sequence[float], min_score: float) -> tuple[Tag, ...]:
@@ -137,7 +133,7 @@ def _is_thing(word: str, texts: Sequence[tuple[str, ...]], language: str) -> boo
     """Tell whether a word stands mostly where a thing is named; in other languages only, whether it says anything."""
     if word in COMMON_WORDS or len(word) < 3 or word.isnumeric():
         return False
-    if not _is_english(language):
+    if not is_english(language):
         return True
     if word in _NO_THING:
         return False

@@ -73,6 +73,11 @@ STEMMERS = {
 """Snowball stemmers by language; words of other languages have no endings to be taken off."""
 
 
+def is_english(language: str) -> bool:
+    """Tell whether a tag such as ``en-GB`` means English."""
+    return language.partition("-")[0] == "en"
+
+
 def same_word(one: str, other: str, language: str = "en") -> bool:
     """Tell whether two words in lower case are the same but for their endings: dog and dogs, run and running."""
     return one == other or not roots(one, language).isdisjoint(roots(other, language))
