@@ -15,7 +15,7 @@ from PIL import Image
 
 from recap.assets import ASSETS, Asset, fetch, is_cached
 from recap.assets.registry import LocalFile
-from recap.encoders.builtin import cut, dinov2_part, first_part, part_sha256
+from recap.encoders.builtin import cut, dinov2_part, first_part, part_sha256, smaller_dinov2
 from recap.encoders.onnx import Chain
 from recap.encoders.preprocess import Preprocess
 from recap.errors import AssetError
@@ -70,6 +70,20 @@ def test_dinov2_with_fewer_patches_sees_nearly_the_same() -> None:
     assert (before.shape, after.shape) == ((1, 8, 8, 384), (1, 7, 7, 384))
     ours, theirs = after.reshape(-1, 384).mean(0), before.reshape(-1, 384).mean(0)
     assert ours @ theirs > 0.8 * np.linalg.norm(ours) * np.linalg.norm(theirs)
+
+
+@pytest.mark.skipif(not is_cached("dinov2"), reason="needs the weights of recap setup --large")
+def test_dinov2_in_eight_bits_sees_what_it_sees_in_float() -> None:
+    coffee = Image.open(Path(__file__).parents[2] / "examples" / "pictures" / "coffee.jpg").convert("RGB")
+    pixels = Preprocess(resize="squash")(coffee)[None]
+    models = smaller_dinov2(fetch("dinov2")).SerializeToString(), str(dinov2_part())
+    exact, ours = (
+        onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, {"input": pixels})[0]
+        for model in models
+    )
+    cosines = (exact * ours).sum(-1) / np.linalg.norm(exact, axis=-1) / np.linalg.norm(ours, axis=-1)
+    assert cosines.mean() > 0.985
+    assert dinov2_part().stat().st_size < 0.3 * fetch("dinov2").stat().st_size
 
 
 def test_an_unknown_tensor_is_named(two_steps: Path) -> None:
