@@ -12,7 +12,7 @@ demo: .venv/core
 	$(BIN)/recap caption --explain examples/pictures
 
 test: .venv/all lint
-	$(BIN)/recap setup --large
+	$(BIN)/recap setup --fast
 	-command -v npm > /dev/null && timeout 60 npm install --no-save --silent axe-core   # its test is skipped without it
 	$(BIN)/python -m pytest -n 2
 

@@ -1,8 +1,8 @@
 """How good the captions are: CIDEr-D of every way to choose candidates, on real pictures.
 
-    python benchmarks/captions.py flickr8k DIR/flickr8k [--encoder builtin-large] [--lm smollm2 --lm-images 200]
-    python benchmarks/captions.py coco DIR [--encoder builtin-large] [--out captions.json]
-    python benchmarks/captions.py flickr8k-from-coco DIR/flickr8k [--encoder builtin-large]
+    python benchmarks/captions.py flickr8k DIR/flickr8k [--encoder builtin-fast] [--lm smollm2 --lm-images 200]
+    python benchmarks/captions.py coco DIR [--encoder builtin-fast] [--out captions.json]
+    python benchmarks/captions.py flickr8k-from-coco DIR/flickr8k [--encoder builtin-fast]
 
 ``flickr8k``: DIR holds ``images/``, ``captions.token.txt`` and ``train.txt``, ``dev.txt``, ``test.txt``; the map is
 fitted on train, whose captions are the datastore. ``coco``: DIR holds ``karpathy_test_references.json`` and the test

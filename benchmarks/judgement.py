@@ -1,6 +1,6 @@
 """Which metrics agree with people: Kendall's tau-c on Flickr8k-Expert.
 
-    python benchmarks/judgement.py --flickr8k DIR [--encoder builtin|builtin-large] [--method ols|procrustes|ridge]
+    python benchmarks/judgement.py --flickr8k DIR [--encoder builtin|builtin-fast] [--method ols|procrustes|ridge]
 
 DIR holds ``images/``, ``captions.token.txt``, ``train.txt`` and ``expert_annotations.txt``. The map is fitted on train
 only; references are the picture's own five captions; every single expert score is one judgement. Published are

@@ -59,7 +59,7 @@ TABLES = (
     Made("peers", 15, "peers.py"),
     Made("judgement", 5, "judgement.py --flickr8k DATA/flickr8k"),
     Made("captions-coco", 20, "captions.py coco DATA/coco"),
-    Made("captions-coco-large", 30, "captions.py coco DATA/coco --encoder builtin-large"),
+    Made("captions-coco-fast", 30, "captions.py coco DATA/coco --encoder builtin-fast"),
     Made("captions-flickr8k", 6, "captions.py flickr8k DATA/flickr8k"),
     Made("captions-flickr8k-pack", 6, "captions.py flickr8k-from-coco DATA/flickr8k"),
     Made("recall", 2, "experiment retrieval"),

@@ -1,6 +1,6 @@
 """Fit the map of the built-in pack, and write it into the package.
 
-    python tools/fit_builtin.py --work DIR --tested FILE [--pack builtin-large]
+    python tools/fit_builtin.py --work DIR --tested FILE [--pack builtin-fast]
 
 DIR is the folder that ``tools/train_eyes.py`` worked in, with the vectors of its last step; FILE holds the numbers of
 COCO's test pictures (``.npy``), which are left out. Only statistics and the map are written: no caption and no picture.
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--tested", type=Path, required=True)
     # the towers were trained to share a space: rotating it by pictures they have seen makes it worse for others
-    parser.add_argument("--pack", choices=pack.BUILTINS, default=pack.BUILTIN)
+    parser.add_argument("--pack", choices=(pack.BUILTIN, pack.FAST), default=pack.BUILTIN)
     parser.add_argument("--method", default="identity")
     parser.add_argument("--out", type=Path, default=Path(recap.__file__).parent / "data")
     arguments = parser.parse_args()
@@ -52,7 +52,7 @@ def world_statistics(work: Path, tested: set[int], name: str) -> PairStatistics:
     """Return the statistics of the pictures the eyes learned from."""
     records, texts = data.open_records(work), data.Texts(work)
     split = data.split(records, data.Pictures(work / "maps").there(), tested)
-    pictures = np.load(work / ("vectors.npy" if name == pack.BUILTIN else "large_vectors.npy"), mmap_mode="r")
+    pictures = np.load(work / ("vectors.npy" if name == pack.FAST else "large_vectors.npy"), mmap_mode="r")
     sentences = np.load(work / "text_vectors.npy", mmap_mode="r")
     done = np.load(work / "text_vectors_flag.npy")
     statistics = empty_statistics(load_encoder(name))

@@ -5,10 +5,11 @@
 ``--flickr8k`` holds ``images/``, ``captions.token.txt``, ``dev.txt``, ``test.txt`` and ``expert_annotations.txt``;
 ``--work`` is the folder ``train_eyes.py`` worked in, and ``--tested`` a file with the numbers of COCO's test pictures
 (``.npy``). Fitted are the judge, on what the experts said, and the calibration, on that and on the captioner's own
-captions of Flickr8k dev and of the pictures the eyes were not trained on: of COCO, of Conceptual Captions, and of the
-sets with names. The judge labels these. All sets have equal weight. ``--readings`` are captions that people read beside
-their pictures, a line of json each: ``{"image": PATH, "caption": TEXT, "right": SHARE}`` of the readers; they weigh
-twice as much as all the others, and are also what the result is tested on, in turns. Only a few numbers are written.
+captions of Flickr8k dev and of the pictures the eyes were not trained on: of COCO, of Conceptual Captions, those that
+we described, and of the sets with names. The judge labels these. All sets have equal weight. ``--readings`` are
+captions that people read beside their pictures, a line of json each: ``{"image": PATH, "caption": TEXT, "right":
+SHARE}`` of the readers; they weigh twice as much as all the others, and are also what the result is tested on, in
+turns. Only a few numbers are written.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from recap.fitting.confidence import (
     unit_of,
 )
 from recap.packs import folder as pack
-from recap.packs.builtin import LANGUAGE_MODEL
+from recap.packs.builtin import DESCRIBED, LANGUAGE_MODEL
 
 RIGHT = 3
 """Who gives at least this calls a caption right: 4 is without errors, 3 with minor ones, 2 is related, 1 is not."""
@@ -104,7 +105,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--tested", type=Path, required=True)
     parser.add_argument("--lm", default=LANGUAGE_MODEL, help="whose sentences are judged too; none for no model")
-    parser.add_argument("--pack", choices=pack.BUILTINS, default=pack.BUILTIN)
+    parser.add_argument("--pack", choices=(pack.BUILTIN, pack.FAST), default=pack.BUILTIN)
     parser.add_argument("--readings", type=Path)
     parser.add_argument("--out", type=Path, default=Path(recap.__file__).parent / "data")
     arguments = parser.parse_args()
@@ -148,7 +149,7 @@ def experts(captioner: ReCap, folder: Path) -> Experts:
 def own_sets(captioner: ReCap, flickr8k: Path, world: World) -> list[OwnCaptions]:
     """Return own captions of Flickr8k dev and of what the eyes were not trained on."""
     known_sets = [flickr8k_pictures(captioner, flickr8k, "dev").part(np.arange(PICTURES))]
-    known_sets += [held_out_pictures(captioner, world, kind) for kind in ("coco", "conceptual", "named")]
+    known_sets += [held_out_pictures(captioner, world, kind) for kind in ("coco", "conceptual", DESCRIBED, "named")]
     unit = unit_of(captioner, known_sets[0])
     sets = []
     for known in known_sets:

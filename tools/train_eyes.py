@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from eyes import data, export, large, maps, sources, texts, training, vectors
-from eyes.earlier import begin_with
+from eyes.earlier import begin_with, exported_large
 from eyes.model import Eyes
 from eyes.training import Rates, Run
 
@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--minilm", type=Path, help="model.safetensors of all-MiniLM-L6-v2, in float32")
     parser.add_argument("--tested", type=Path, help="file with the numbers of COCO's test pictures (.npy)")
     parser.add_argument("--name", default="eyes", help="the name of the weights")
-    parser.add_argument("--start", type=Path, help="train: folder of exported eyes to begin with")
+    parser.add_argument("--start", type=Path, help="train, large: folder of exported eyes to begin with")
     parser.add_argument("--bfloat16", action="store_true", help="compute in bfloat16, where the processor can")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
@@ -68,7 +68,8 @@ def main() -> None:
     elif arguments.step == "large":
         split = data.split(data.open_records(work), large.Seen(work).there(), _tested(arguments.tested))
         print(f"{len(split.train):,} pictures to learn from", flush=True)
-        large.train(work, split, data.Texts(work), arguments.minutes, bfloat16=arguments.bfloat16)
+        start = exported_large(arguments.start).state_dict() if arguments.start else None
+        large.train(work, split, data.Texts(work), arguments.minutes, start=start, bfloat16=arguments.bfloat16)
     elif arguments.step == "export-large":
         large.write_vectors(work)
         large.export(work)

@@ -10,7 +10,7 @@ from recap.assets import ASSETS, Asset, LocalFile
 
 def test_what_is_here_is_listed():
     facts = json.loads(recap("info", "--json").stdout)
-    assert {item["name"] for item in facts["encoders"]} >= {"builtin", "builtin-large", "open_clip:RN50x64/openai"}
+    assert {item["name"] for item in facts["encoders"]} >= {"builtin", "builtin-fast", "open_clip:RN50x64/openai"}
     assert all(item["licence"] for item in facts["assets"])
     assert "language models" in recap("info").stdout
 

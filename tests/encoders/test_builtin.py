@@ -59,7 +59,7 @@ def test_the_last_file_of_a_chain_also_reads_the_network_beside(tmp_path: Path, 
     assert np.array_equal(Chain((two_steps, last), beside=beside).run({"x": rows}), whole - 5)
 
 
-@pytest.mark.skipif(not is_cached("dinov2"), reason="needs the weights of recap setup --large")
+@pytest.mark.skipif(not is_cached("dinov2"), reason="needs the weights of recap setup")
 def test_dinov2_with_fewer_patches_sees_nearly_the_same() -> None:
     cat = Image.open(Path(__file__).parents[2] / "examples" / "pictures" / "cat.jpg").convert("RGB")
     pixels = Preprocess(resize="squash")(cat)[None]
@@ -72,7 +72,7 @@ def test_dinov2_with_fewer_patches_sees_nearly_the_same() -> None:
     assert ours @ theirs > 0.8 * np.linalg.norm(ours) * np.linalg.norm(theirs)
 
 
-@pytest.mark.skipif(not is_cached("dinov2"), reason="needs the weights of recap setup --large")
+@pytest.mark.skipif(not is_cached("dinov2"), reason="needs the weights of recap setup")
 def test_dinov2_in_eight_bits_sees_what_it_sees_in_float() -> None:
     coffee = Image.open(Path(__file__).parents[2] / "examples" / "pictures" / "coffee.jpg").convert("RGB")
     pixels = Preprocess(resize="squash")(coffee)[None]

@@ -24,12 +24,13 @@ TEXTS = ["a dog runs on the beach", "a puppy is running by the sea", "the stock 
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [
-        ("builtin", (("eyes",), "eyes")),
+        ("builtin", (("eyes-large",), "eyes-large")),
+        ("builtin-fast", (("eyes",), "eyes")),
         ("builtin-large", (("eyes-large",), "eyes-large")),
-        ("builtin-judge", (("eyes@views",), "eyes@bare")),
+        ("builtin-judge", (("eyes-large", "dinov2"), "eyes@bare+minilm@bare")),
         ("eyes,minilm", (("eyes",), "minilm")),
         ("tinyvit+dinov2,minilm", (("tinyvit", "dinov2"), "minilm")),
-        ("builtin,builtin+minilm@bare", (("eyes",), "eyes+minilm@bare")),
+        ("builtin,builtin+minilm@bare", (("eyes-large",), "eyes-large+minilm@bare")),
         ("open_clip:RN50/openai", (("open_clip:RN50/openai",), "open_clip:RN50/openai")),
         ("open_clip:RN50/openai,minilm", (("open_clip:RN50/openai",), "minilm")),
         ("tinyvit+onnx:folder", (("tinyvit", "onnx:folder"), "onnx:folder")),
@@ -48,7 +49,7 @@ def test_grammar(spec: str, expected: tuple[tuple[str, ...], str]) -> None:
         ("minilm", "texts only"),
         ("tinyvit,dinov2", "images only"),
         ("tinyvit,minilm+dinov2", "dinov2 encodes images only"),
-        ("resnet,minilm", "unknown encoder 'resnet'.*builtin-large.*open_clip:MODEL/PRETRAINED"),
+        ("resnet,minilm", "unknown encoder 'resnet'.*builtin-fast.*open_clip:MODEL/PRETRAINED"),
         ("tinyvit,bert", "unknown encoder 'bert'"),
         ("", "unknown encoder ''"),
         ("tinyvit+,minilm", "unknown encoder ''"),
@@ -91,7 +92,7 @@ def test_cache_by_path_or_object(onnx_pair: Path, tmp_path: Path, make_picture: 
 
 def test_listing_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     listed = {info.name: info for info in list_encoders()}
-    assert [listed[name].dimensions for name in ("builtin", "builtin-large", "minilm")] == [
+    assert [listed[name].dimensions for name in ("builtin", "builtin-fast", "minilm")] == [
         (512, 512),
         (512, 512),
         (None, 384),
@@ -116,7 +117,7 @@ def _cached(*names: str) -> bool:
 
 
 needs_weights = pytest.mark.skipif(
-    not _cached("tinyvit", "dinov2", "minilm", "minilm-tokenizer"), reason="run `recap setup --large` first"
+    not _cached("tinyvit", "dinov2", "minilm", "minilm-tokenizer"), reason="run `recap setup` first"
 )
 
 
@@ -138,7 +139,7 @@ def test_frozen_pair(make_picture: MakePicture) -> None:
 
 @needs_weights
 def test_eyes_share_a_space_and_look_at_one_thing_at_a_time(make_picture: MakePicture) -> None:
-    encoder = load_encoder("builtin")
+    encoder = load_encoder("builtin-fast")
     assert encoder.name == "eyes"
     assert encoder.shares_space
     pictures = [make_picture(seed, (300, 240)) for seed in range(3)]
@@ -161,7 +162,7 @@ def test_eyes_know_a_cat() -> None:
 
 @needs_weights
 def test_large_eyes_share_the_space_of_the_small_ones_and_add_to_their_details() -> None:
-    large, small = load_encoder("builtin-large"), load_encoder("builtin")
+    large, small = load_encoder("builtin"), load_encoder("builtin-fast")
     assert (large.name, large.shares_space) == ("eyes-large", True)
     assert large.sight != small.sight, "a writer that knows the one need not know the other"
     assert large.text.fingerprint == small.text.fingerprint

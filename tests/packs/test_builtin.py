@@ -9,10 +9,12 @@ from recap.alignment import LinearAlignment, PairStatistics
 from recap.assets import ASSETS, Asset, LocalFile, cache_dir
 from recap.packs.builtin import (
     CONCEPTS,
+    DESCRIBED,
     SOURCE,
     builtin_pack,
     choose_captions,
     concept_sentences,
+    described_captions,
     packaged_file,
 )
 from recap.packs.folder import ALIGNMENT, STATISTICS
@@ -54,6 +56,16 @@ def test_concepts_are_sentences_each_once():
     assert "An astronaut in a space suit." in sentences
 
 
+def test_our_own_captions_are_sentences_about_pictures():
+    captions = described_captions()
+    texts = [text for texts in captions.values() for text in texts]
+    assert len(captions) > 7000
+    assert all(2 <= len(texts) <= 3 for texts in captions.values())
+    assert all(text[0].isupper() and text.endswith(".") and text == " ".join(text.split()) for text in texts)
+    assert all(2 <= len(text.split()) <= 25 for text in texts)
+    assert not any(picture.startswith("coco") for picture in captions)
+
+
 THINGS = ("dog", "train", "pizza", "horse", "kite", "clock", "boat", "sofa", "zebra", "lamp")
 SAYINGS = ("a {} in the morning", "somebody looks at the {}", "the {} is near a wall")
 
@@ -75,14 +87,17 @@ def made(tmp_path_factory: pytest.TempPathFactory):
         yield builtin_pack(captions=24), said
 
 
-def test_the_pack_is_made_of_coco_and_concepts(made: tuple[Path, list[tuple[int, str]]]):
+def test_the_pack_is_made_of_coco_our_own_captions_and_concepts(made: tuple[Path, list[tuple[int, str]]]):
     folder, said = made
     captioner = ReCap.from_pretrained(folder)
     rows = list(captioner.datastore)
     coco = [(row.image_id, row.text) for row in rows if row.source == SOURCE]
     assert coco == choose_captions([(str(number), text) for number, text in said], 24)
     assert [row.text for row in rows if row.source == CONCEPTS] == concept_sentences()
-    assert len(rows) == 24 + len(concept_sentences())
+    ours = [(row.image_id, row.text) for row in rows if row.source == DESCRIBED]
+    assert {text for _, text in ours} == {text for texts in described_captions().values() for text in texts}
+    assert all(text in described_captions()[image] for image, text in ours)
+    assert len(rows) == 24 + len(ours) + len(concept_sentences())
     packaged = LinearAlignment.load(packaged_file(ALIGNMENT))
     np.testing.assert_array_equal(captioner.alignment.W_, packaged.W_)
     assert captioner.language_model.name == "writer"
@@ -106,15 +121,17 @@ def test_the_examples_of_the_pack_answer_with_another_caption_of_the_picture(mad
         assert cosines[places].min() > least - 2e-3
 
 
-def test_the_large_pack_has_the_captions_of_the_small_one(made: tuple[Path, list[tuple[int, str]]]):
-    small, large = (ReCap.from_pretrained(path) for path in (made[0], builtin_pack("builtin-large", captions=24)))
-    assert large.encoder.name == "eyes-large"
+def test_the_fast_pack_has_the_captions_of_the_default(made: tuple[Path, list[tuple[int, str]]]):
+    large, small = (ReCap.from_pretrained(path) for path in (made[0], builtin_pack("builtin-fast", captions=24)))
+    assert (large.encoder.name, small.encoder.name) == ("eyes-large", "eyes")
+    assert builtin_pack("builtin-large") == made[0], "the default by the name that it had before"
     assert [row.text for row in large.datastore] == [row.text for row in small.datastore]
     ids = [row.id for row in large.datastore]
     assert np.array_equal(large.datastore.raw_vectors(ids), small.datastore.raw_vectors(ids))
     assert large.looks
-    packaged = LinearAlignment.load(packaged_file(ALIGNMENT, "builtin-large"))
-    np.testing.assert_array_equal(large.alignment.W_, packaged.W_)
+    assert small.looks
+    packaged = LinearAlignment.load(packaged_file(ALIGNMENT, "builtin-fast"))
+    np.testing.assert_array_equal(small.alignment.W_, packaged.W_)
 
 
 def test_the_pack_is_made_once(made: tuple[Path, list[tuple[int, str]]]):

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from eyes.maps import SHARD
-from eyes.sources import Record, load
+from eyes.sources import DESCRIBED, Record, load
 
 Rows = npt.NDArray[np.int64]
 
-CAPTIONED = ("coco", "conceptual")
-"""Sets whose pictures have captions that people wrote; the others have names."""
+CAPTIONED = ("coco", "conceptual", "travels", DESCRIBED)
+"""Sets whose pictures have captions; the others have names."""
 HELD_OUT_COCO = 2000
 """So many pictures of COCO outside Karpathy's test are kept for choosing."""
 HELD_OUT_SHARE = 0.04

@@ -10,6 +10,7 @@ import torch
 from onnx_files import stored_values
 from torch import Tensor, nn
 
+from eyes.large import Large
 from eyes.model import Eyes
 
 
@@ -17,6 +18,17 @@ def begin_with(model: Eyes, folder: Path) -> None:
     """Give a model what the exported eyes in ``folder`` know."""
     load_tower(model.image, folder / "image.onnx")
     load_tower(model.text, folder / "text.onnx")
+
+
+def exported_large(folder: Path) -> Large:
+    """Return what joins the eyes and DINOv2 as exported in ``folder``; its scale, which is not, begins anew."""
+    model, weights = Large(), _weights(folder / "large.onnx")
+    for layer in ("look", "value"):  # called by a method of their own, without the name of the pool they belong to
+        weights[f"pool.{layer}.weight"] = weights.pop(f"{layer}.weight")
+    # three biases whose sum alone counts; those that learned alike are exported once
+    weights.setdefault("pool.found.bias", weights["pool.straight.bias"])
+    model.load_state_dict({name: weights.get(name, value) for name, value in model.state_dict().items()})
+    return model
 
 
 def load_tower(tower: nn.Module, path: Path) -> None:
@@ -36,7 +48,8 @@ def _weights(path: Path) -> dict[str, Tensor]:
     values = stored_values(graph)
     found = {name.removeprefix("tower."): value for name, value in values.items()}
     for node in graph.node:
-        if node.op_type == "MatMul" and node.input[1] in values:
+        # a product outside of all layers is with a tensor that has its own name
+        if node.op_type == "MatMul" and node.input[1] in values and node.name.count("/") > 1:
             found[f"{_layer(node.name)}.weight"] = values[node.input[1]].T
     return {name: torch.from_numpy(np.array(value, order="C")) for name, value in found.items()}
 

@@ -23,7 +23,7 @@ from eyes.data import Pictures, Rows, Split, Texts
 from eyes.export import DETAIL_WIDTH, FOLDER, directions_of
 from eyes.maps import RESIZE, SHARD, contents, repaired
 from eyes.model import GRID, SPACE, Pool
-from eyes.sources import Mirror, Record
+from eyes.sources import DESCRIBED, Mirror, Record
 from eyes.training import batches, contrast, meanings, recall, schedule
 from recap.encoders.preprocess import Preprocess
 
@@ -34,6 +34,10 @@ LOOKED_AT = 30
 """At so many places of a picture training looks at a time: the fewer, the less is learned by heart."""
 EYES = 0.4
 """The weight of the vector of the eyes in the end, best on held-out pictures of COCO and of the other sets."""
+RATE, GENTLE_RATE = 1e-3, 4e-4
+"""How fast it learns from nothing, and from weights that know something."""
+OFTEN = 3
+"""So many times in each pass come the pictures that we described: of their kind there are few."""
 FORGET = 0.3
 """Share of a batch whose vectors by the eyes alone are hidden: of pictures the eyes learned from, they are too good."""
 
@@ -135,17 +139,30 @@ def extract(records: Sequence[Record], mirror: Mirror, work: Path, network: Path
         print(f"{path.name}: {len(good)} pictures", flush=True)
 
 
-def train(work: Path, split: Split, texts: Texts, minutes: float, *, size: int = 1024, bfloat16: bool = False) -> None:
-    """Train what joins the two, and keep the average of its weights in ``large.pt``."""
+def train(
+    work: Path,
+    split: Split,
+    texts: Texts,
+    minutes: float,
+    *,
+    start: dict[str, Tensor] | None = None,
+    size: int = 1024,
+    bfloat16: bool = False,
+) -> None:
+    """Train what joins the two, from the weights of ``start`` if given, and keep their average in ``large.pt``."""
     torch.manual_seed(14)
     model, average, seen = Large(), Large(), Seen(work)
+    if start:
+        model.load_state_dict(start)
     average.load_state_dict(model.state_dict())
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.98), weight_decay=0.1)
+    peak = GENTLE_RATE if start else RATE
+    optimiser = torch.optim.AdamW(model.parameters(), lr=peak, betas=(0.9, 0.98), weight_decay=0.1)
     said = np.load(work / "text_vectors.npy", mmap_mode="r")
     captions = known_captions(work, split, split.train, texts)
     rng = np.random.default_rng(1)
     started = time.monotonic()
-    rows = np.array([row for row in split.train.tolist() if captions[row]], np.int64)
+    times = {row: OFTEN if split.records[row].source == DESCRIBED else 1 for row in captions if captions[row]}
+    rows = np.repeat(np.array(list(times), np.int64), list(times.values()))
     for step, chosen in enumerate(batches(rows, size, rng), 1):
         numbers = [captions[row][rng.integers(len(captions[row]))] for row in chosen.tolist()]
         target = F.normalize(torch.from_numpy(said[numbers]).float(), dim=-1)
@@ -156,7 +173,7 @@ def train(work: Path, split: Split, texts: Texts, minutes: float, *, size: int =
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         done = (time.monotonic() - started) / (60 * minutes)
-        optimiser.param_groups[0]["lr"] = 1e-3 * schedule(done, step)
+        optimiser.param_groups[0]["lr"] = peak * schedule(done, step)
         optimiser.step()
         with torch.no_grad():
             model.scale.clamp_(math.log(10.0), math.log(100.0))
@@ -166,7 +183,7 @@ def train(work: Path, split: Split, texts: Texts, minutes: float, *, size: int =
             print(f"step {step}, {(time.monotonic() - started) / 60:.1f} min, loss {loss.item():.3f}", flush=True)
         if done >= 1:
             break
-    with torch.no_grad():
+    if not start:  # the writer knows the directions of what it began with
         some = np.sort(rng.choice(split.train, min(2000, len(split.train)), replace=False))
         average.mean, average.directions = directions_of(seen.rows(some)[1].flatten(0, 2))
     torch.save(average.state_dict(), work / "large.pt")

@@ -2,7 +2,8 @@
 
 Pictures are blobs of git directories, as ``git clone --bare`` leaves them below one folder (``OWNER+NAME/repo``), and
 COCO's captions come from an asset of recap. A set with captions keeps them; a set with names turns each name into
-sentences of several wordings. Nothing of Flickr8k is among them, so that it stays a test of another world.
+sentences of several wordings, but for pictures that we described ourselves. Nothing of Flickr8k is among them, so that
+it stays a test of another world.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import subprocess
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+
+from recap.packs.builtin import described_captions
 
 SEED = 14
 TINTS = ("grey", "grey", "tint")
@@ -265,6 +268,44 @@ def conceptual(mirror: Mirror) -> list[Record]:
     return records
 
 
+def travels(mirror: Mirror) -> list[Record]:
+    """Return the photographs of IAPR TC-12, each with the first of what its description says."""
+    repository = "VISHESH1234567+Explainability_IntegratedGradients_LIME"
+    files = dict(mirror.files(repository))
+    texts = {
+        path: blob for path, blob in files.items() if re.match(r"iaprtc12/annotations_complete_eng/.+\.eng$", path)
+    }
+    contents = read_blobs(mirror.directory(repository), texts.values())
+    records = []
+    for path, content in zip(texts, contents, strict=True):
+        said = re.search(r"<DESCRIPTION>(.*?)</DESCRIPTION>", content.decode("latin-1"), re.DOTALL)
+        caption = first_said(said.group(1)) if said else ""
+        picture = path.replace("annotations_complete_eng", "images").replace(".eng", ".jpg")
+        if caption and picture in files:
+            records.append(Record("travels", picture, repository, files[picture], (caption,)))
+    return records
+
+
+def first_said(description: str, longest: int = 18) -> str:
+    """Return the first part of a description as a sentence, without what is in its back- and foreground if too long."""
+    part = " ".join(description.split(";")[0].split())
+    while len(part.split()) > longest and re.search(r", | with ", part):
+        part = re.sub(r"(, | with )(?!.*(, | with )).*$", "", part)
+    part = re.sub(r" in the (fore|back)ground$", "", part.strip(" .,"))
+    return f"{part[0].upper()}{part[1:]}." if len(part.split()) > 2 else ""
+
+
+def validation_of_imagenet(mirror: Mirror, limit: int = 4) -> list[Record]:
+    """Return pictures of ImageNet's classes, whose folders have numbers."""
+    repository = "ndb796+Small-ImageNet-Validation-Dataset-1000-Classes"
+    names = json.loads(mirror.text(repository, "imagenet_class_index.json"))
+    kind = Named(
+        "imagenet", repository, r"ILSVRC2012_img_val_subset/(\d+)/", limit,
+        spell=lambda number: imagenet_name(names[number][1]),
+    )  # fmt: skip
+    return named(mirror, kind)
+
+
 def cars(mirror: Mirror, limit: int = 8) -> list[Record]:
     """Return pictures of cars with make and year; their red and blue are swapped."""
     names = {row["class_id"]: row["class_name"] for row in _table(mirror, "names.csv")}
@@ -337,11 +378,32 @@ def read_blobs(directory: Path, blobs: Iterable[str]) -> Iterator[bytes]:
         process.stdin.close()
 
 
+DESCRIBED = "described"
+"""The source of pictures that have captions of our own."""
+PHOTOGRAPHS = "yavuzceliker+sample-images"
+"""Photographs of all kinds without any text: only those that we described are learned from."""
+
+
+def described(records: Iterable[Record], mirror: Mirror) -> list[Record]:
+    """Return records with our own captions where there are any, and the photographs that have no others."""
+    ours = described_captions()
+    photographs = [Record("photographs", path, PHOTOGRAPHS, blob, ()) for path, blob in mirror.files(PHOTOGRAPHS)]
+    with_ours = []
+    for record in [*records, *photographs]:
+        name = f"{record.source} {record.id}"
+        if name in ours:
+            with_ours.append(replace(record, source=DESCRIBED, id=name, captions=tuple(ours[name])))
+        elif record.captions:
+            with_ours.append(record)
+    return with_ours
+
+
 def all_records(mirror: Mirror, coco_captions: Iterable[Path]) -> list[Record]:
     """Return every picture, in an order that lets training begin early: a part of COCO, the world, the rest."""
     world = conceptual(mirror) + cars(mirror) + clothes(mirror) + charts(mirror)
     for kind in NAMED:
         world += named(mirror, kind)
+    world = described(world + travels(mirror) + validation_of_imagenet(mirror), mirror)
     common = coco(mirror, coco_captions)
     for part in (world, common):
         random.Random(SEED).shuffle(part)

@@ -136,7 +136,7 @@ def export(folder: Path, name: str) -> None:
     out = Path(recap.__file__).parent / "data" / "writer"
     out.mkdir(parents=True, exist_ok=True)
     write_onnx(writer, out)
-    small, large = load_encoder("builtin"), load_encoder("builtin-large")
+    small, large = load_encoder("eyes"), load_encoder("eyes-large")
     sights = small.sight, large.sight
     write_config(writer, corpus.words[: corpus.vocabulary], small.text.fingerprint, sights, out)
     write_phrases((corpus[number] for number in range(len(corpus))), corpus.vocabulary, out)

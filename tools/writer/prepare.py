@@ -1,9 +1,10 @@
 """What the writer learns from: pictures as the eyes see them, what is retrieved for them, and their captions.
 
 Sources, each a ``.npz`` in the work folder with a ``.details.npy`` beside it: pictures of COCO outside Karpathy's test;
-Conceptual Captions; pictures with a name; pictures of Flickr8k train with its own captions retrieved, mapped by maps
-fitted on the other four fifths of them; and the same pictures with captions of the built-in pack retrieved.
-``dev-*.npz`` are held-out pictures of COCO and Conceptual Captions, and those of Flickr8k dev.
+Conceptual Captions; photographs of IAPR TC-12; pictures that we described ourselves; pictures with a name; pictures of
+Flickr8k train with its own captions retrieved, mapped by maps fitted on the other four fifths of them; and the same
+pictures with captions of the built-in pack retrieved. ``dev-*.npz`` are held-out pictures of COCO, of Conceptual
+Captions and of those that we described, and those of Flickr8k dev.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ from recap.encoders.builtin import PLACES
 from recap.errors import ImageError
 from recap.language.prompt import SPECIAL, VOTERS
 from recap.language.words import words
+from recap.language.writer import FOLDER as WRITER
 from recap.packs import folder as pack
-from recap.packs.builtin import coco_captions, concept_sentences, packaged_file
+from recap.packs.builtin import DESCRIBED, coco_captions, concept_sentences, described_captions, packaged_file
 from recap.types import Pair, Vectors, unit_rows
 
 MINIMUM = 8
@@ -99,12 +101,15 @@ class Texts:
         """Write the words by frequency, the size of the vocabulary, and the captions as numbers of words."""
         cut = [words(text) for text in self.place]
         counts = Counter(word for sentence in cut for word in sentence)
-        # the words of the concepts are known whatever their number: they are there to be said
-        concepts = {word for sentence in concept_sentences() for word in words(sentence)}
-        ranked = sorted(counts, key=lambda word: (word not in concepts and counts[word] < MINIMUM, -counts[word], word))
+        # the words of the concepts are known whatever their number: they are there to be said; and so are those of the
+        # writer in the package, with which a training may begin
+        always = {word for sentence in concept_sentences() for word in words(sentence)}
+        always |= set(json.loads((WRITER / "config.json").read_text(encoding="utf-8"))["vocabulary"]) - set(SPECIAL)
+        counts.update(dict.fromkeys(always - counts.keys(), 0))
+        ranked = sorted(counts, key=lambda word: (word not in always and counts[word] < MINIMUM, -counts[word], word))
         known = [*SPECIAL, *ranked]
         number = {word: place for place, word in enumerate(known)}
-        vocabulary = len(SPECIAL) + sum(word in concepts or counts[word] >= MINIMUM for word in ranked)
+        vocabulary = len(SPECIAL) + sum(word in always or counts[word] >= MINIMUM for word in ranked)
         flat = np.array([number[word] for sentence in cut for word in sentence], np.int32)
         ends = np.cumsum([len(sentence) for sentence in cut], dtype=np.int64)
         np.savez(folder / "texts.npz", flat=flat, ends=ends)
@@ -116,9 +121,11 @@ class Texts:
 def prepare(data: Path, eyes: Path, tested: Path, folder: Path) -> None:
     """Write everything that training reads; ``eyes`` is the work folder of ``train_eyes.py``."""
     folder.mkdir(parents=True, exist_ok=True)
-    encoder, large = (load_encoder(name, cache=vector_file()) for name in ("builtin", "builtin-large"))
-    other = LinearAlignment.from_statistics(PairStatistics.load(packaged_file(pack.STATISTICS)), "procrustes")
-    own, closer = (LinearAlignment.load(packaged_file(pack.ALIGNMENT, name)) for name in ("builtin", "builtin-large"))
+    encoder, large = (load_encoder(name, cache=vector_file()) for name in ("eyes", "eyes-large"))
+    other = LinearAlignment.from_statistics(
+        PairStatistics.load(packaged_file(pack.STATISTICS, pack.FAST)), "procrustes"
+    )
+    own, closer = (LinearAlignment.load(packaged_file(pack.ALIGNMENT, name)) for name in (pack.FAST, pack.BUILTIN))
     maps = Maps(own, other, closer)
     texts = Texts()
     world = World(eyes, {int(number) for number in np.load(tested)})
@@ -150,7 +157,8 @@ class World:
         for row in self.split.train.tolist():
             found.setdefault(self.kind(row), []).append(row)
         found["dev-coco"] = self.split.dev["coco"].tolist()
-        found["dev-conceptual"] = [row for row in self.split.dev["world"].tolist() if self.kind(row) == "conceptual"]
+        for kind in ("conceptual", DESCRIBED):
+            found[f"dev-{kind}"] = [row for row in self.split.dev["world"].tolist() if self.kind(row) == kind]
         return found
 
     def kind(self, row: int) -> str:
@@ -161,7 +169,7 @@ class World:
     def shown(self, rows: list[int]) -> Shown:
         """Return pictures by their numbers."""
         records = [self.records[row] for row in rows]
-        owners = [record.id if record.source == "coco" else "" for record in records]
+        owners = [record.id if record.source in ("coco", DESCRIBED) else "" for record in records]
         order = np.argsort(rows)
         details = np.empty((len(rows), self.details.shape[1]), np.float16)
         details[order] = self.details[np.asarray(rows)[order]]
@@ -182,7 +190,8 @@ class World:
 
     def store(self, encoder: Encoder, alignment: LinearAlignment, texts: Texts) -> Store:
         """Return the captions of the built-in pack that have a vector, and the concepts."""
-        known = [(image, text) for image, text in coco_captions() if text in self.numbers]
+        ours = [(picture, text) for picture, texts_ in described_captions().items() for text in texts_]
+        known = [(image, text) for image, text in [*coco_captions(), *ours] if text in self.numbers]
         known = [(image, text) for image, text in known if self.done[self.numbers[text]]]
         concepts = concept_sentences()
         rows = unit_rows(self.sentences[[self.numbers[text] for _, text in known]])

@@ -20,9 +20,17 @@ from writer.decode import as_text, generate
 from writer.earlier import begin_with
 from writer.model import Shape, Writer
 
-SOURCES = {"coco": 1.0, "conceptual": 1.0, "named": 0.3, "flickr8k": 1.0, "flickr8k-from-coco": 0.5}
+SOURCES = {
+    "coco": 1.0,
+    "conceptual": 1.0,
+    "travels": 1.0,
+    "described": 3.0,
+    "named": 0.3,
+    "flickr8k": 1.0,
+    "flickr8k-from-coco": 0.5,
+}
 """How often each picture of a source comes in one pass."""
-DEV = ("coco", "conceptual", "flickr8k", "flickr8k-from-coco")
+DEV = ("coco", "conceptual", "described", "flickr8k", "flickr8k-from-coco")
 LARGE = " large"
 """Behind the name of a dev set that DINOv2 looks at, too."""
 
@@ -30,7 +38,8 @@ DevSet: TypeAlias = list[tuple[Batch, list[list[str]]]]
 """Batches of pictures with their captions."""
 
 BATCH = 48
-PEAK_RATE = 1.5e-3
+PEAK_RATE, GENTLE_RATE = 1.5e-3, 4e-4
+"""How fast it learns from nothing, and from weights that know something."""
 WARM_UP = 400
 EVERY_SECONDS = 300
 AVERAGE = 0.998
@@ -120,13 +129,13 @@ def train(
     sources = [(Source.load(folder / f"{source}.npz"), often) for source, often in chosen.items()]
     batches = ahead(shuffled(sources, BATCH, Examples(corpus, Noise(), rng), run.shape.front))
     dev = dev_sets(folder, corpus, run.shape, 300)
-    budget = 60 * minutes
+    budget, peak = 60 * minutes, PEAK_RATE if start is None else GENTLE_RATE
     losses: list[float] = []
     written = time.monotonic()
     run.model.train()
     while run.seconds < budget:
         started = time.monotonic()
-        rate = PEAK_RATE * min(1.0, (run.steps + 1) / WARM_UP, max(0.02, (1 - run.seconds / budget) / 0.7))
+        rate = peak * min(1.0, (run.steps + 1) / WARM_UP, max(0.02, (1 - run.seconds / budget) / 0.7))
         batch = next(batches)
         with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
             loss = likelihood_loss(run.model, batch, remember(run.model, batch))

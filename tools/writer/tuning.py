@@ -26,7 +26,7 @@ from writer.training import Run, dev_sets, likelihood_loss, remember, report
 
 BATCH = 40
 SAMPLES = 5
-OFTEN = {"coco": 1.0, "conceptual": 0.6, "flickr8k": 0.5, "flickr8k-from-coco": 0.5}
+OFTEN = {"coco": 1.0, "conceptual": 0.5, "travels": 0.3, "described": 0.8, "flickr8k": 0.5, "flickr8k-from-coco": 0.5}
 """How often each picture of a source comes in one pass; a name earns no CIDEr-D, so pictures with one do not come."""
 RATE = 1e-4
 WARM_UP = 100
@@ -161,9 +161,10 @@ def _batches(
 ) -> Iterator[tuple[Batch, list[int]]]:
     """Yield batches without end, with the numbers of their pictures."""
     pictures = [(place, row) for place, (source, _) in enumerate(sources) for row in range(len(source.own))]
-    chances = np.array([sources[place][1] for place, _ in pictures])
+    often = np.array([sources[place][1] for place, _ in pictures])
     while True:
-        order = examples.rng.permutation(np.flatnonzero(examples.rng.random(len(pictures)) < chances))
+        times = often.astype(int) + (examples.rng.random(len(pictures)) < often % 1)
+        order = examples.rng.permutation(np.repeat(np.arange(len(pictures)), times))
         for start in range(0, len(order) - BATCH + 1, BATCH):
             chosen = [pictures[index] for index in order[start : start + BATCH]]
             batch = collate([examples.example(sources[place][0], row) for place, row in chosen], front)

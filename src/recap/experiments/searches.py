@@ -51,7 +51,7 @@ DECODINGS: dict[str, dict[str, Any]] = {
 }
 """The paper's rows; it does not say how many words its top-k holds."""
 
-ENCODERS = "builtin;builtin-large"
+ENCODERS = "builtin-fast;builtin"
 MODELS = "none,writer"
 READER = "smollm2"
 """Language model of search-ordering."""

@@ -1,8 +1,9 @@
 """The packs that come with the package: the maps are inside, the captions are fetched and embedded on first use.
 
 The maps were fitted by ``tools/fit_builtin.py``. The captions to retrieve from are those of COCO train2014 (CC BY 4.0),
-in which neither the test nor the validation pictures of Karpathy's split occur, and our own list of things and scenes
-that they hardly name, so that a rocket can be called a rocket.
+in which neither the test nor the validation pictures of Karpathy's split occur; our own captions of thousands of other
+pictures, written by looking at them; and our own list of things and scenes that both hardly name, so that a rocket can
+be called a rocket.
 """
 
 from __future__ import annotations
@@ -34,10 +35,16 @@ CAPTIONS = 85_000
 
 LANGUAGE_MODEL = "writer"
 SOURCE = "coco-train2014"
+DESCRIBED = "described"
 CONCEPTS = "concepts"
 _ASSET = "coco-captions-train"
 _SEED = 2024
 _WORDS = range(2, 26)
+
+
+def own_name(name: str) -> str:
+    """Return the one name under which a built-in pack is kept."""
+    return name if name == pack.FAST else pack.BUILTIN
 
 
 def builtin_pack(name: str = pack.BUILTIN, *, captions: int | None = None, progress: bool = False) -> Path:
@@ -46,6 +53,7 @@ def builtin_pack(name: str = pack.BUILTIN, *, captions: int | None = None, progr
     ``name`` is one of ``pack.BUILTINS``, and that of its encoder. ``captions`` is how many to retrieve from, 0 for all;
     None takes what is there, or ``CAPTIONS``. A killed run goes on where it was.
     """
+    name = own_name(name)
     home = cache_dir() / "packs" / f"{name}-{_version(name)}"
     if captions is None and (home / pack.CONFIG).exists():
         return home
@@ -94,7 +102,7 @@ def _by_typicality(places: Sequence[int], said: Sequence[set[str]]) -> list[int]
 
 def packaged_file(file: str, name: str = pack.BUILTIN) -> Path:
     """Return the path of a data file of a built-in pack inside the package."""
-    path = Path(__file__).parent.parent / "data" / name / file
+    path = Path(__file__).parent.parent / "data" / own_name(name) / file
     if not path.is_file():
         raise AssetError(f"this installation of recap has no built-in pack: {path} is missing; install it again")
     return path
@@ -103,7 +111,7 @@ def packaged_file(file: str, name: str = pack.BUILTIN) -> Path:
 def _version(name: str) -> str:
     """Return a short name for all that makes a pack, so that one made by an older recap is not taken for it."""
     contents = (packaged_file(file, name).read_bytes() for file in (pack.STATISTICS, pack.ALIGNMENT))
-    words = f"{__version__} {LANGUAGE_MODEL} {Settings()} {concept_sentences()}"
+    words = f"{__version__} {LANGUAGE_MODEL} {Settings()} {concept_sentences()} {described_captions()}"
     return hashlib.sha256(b"".join([words.encode(), *contents])).hexdigest()[:12]
 
 
@@ -132,7 +140,7 @@ def _make(name: str, home: Path, captions: int, progress: bool) -> None:
 
 def _same_captions(encoder: Encoder, captions: int) -> Datastore | None:
     """Return the captions of another built-in pack if one was made with the same text encoder and number of them."""
-    for other in pack.BUILTINS:
+    for other in (pack.BUILTIN, pack.FAST):
         home = cache_dir() / "packs" / f"{other}-{_version(other)}"
         if _is_there(home, captions):
             stored = Datastore.load(home / pack.DATASTORE)
@@ -147,6 +155,13 @@ def concept_sentences() -> list[str]:
     return [line for line in path.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
 
 
+def described_captions() -> dict[str, list[str]]:
+    """Return our own captions of pictures that are not of COCO, by the names of these."""
+    path = Path(__file__).parent.parent / "data" / "described" / "en.jsonl"
+    lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    return {line["picture"]: line["captions"] for line in lines}
+
+
 def coco_captions(count: int = CAPTIONS) -> list[tuple[str, str]]:
     """Return those (image id, caption) records of COCO train2014 that ``choose_captions`` takes."""
     content = json.loads(fetch(_ASSET).read_text(encoding="utf-8"))
@@ -154,13 +169,17 @@ def coco_captions(count: int = CAPTIONS) -> list[tuple[str, str]]:
 
 
 def builtin_datastore(encoder: Encoder, captions: int = CAPTIONS, *, progress: bool = False) -> Datastore:
-    """Return a datastore of ``captions`` captions of COCO train2014, 0 for all of them, and of the concepts."""
-    chosen = coco_captions(captions)
-    texts = [text for _, text in chosen]
-    vectors = encoder.encode_texts(texts, progress=progress)
+    """Return a datastore of ``captions`` captions of COCO train2014, 0 for all of them, and of our own sentences."""
     text = encoder.text
     datastore = Datastore(text.dimension, encoder=text.name, fingerprint=text.fingerprint, dtype="float16")
-    datastore.add(texts, vectors, source=SOURCE, image_ids=[image for image, _ in chosen])
+    described = {text: picture for picture, texts in described_captions().items() for text in texts}
+    for source, records in (
+        (SOURCE, coco_captions(captions)),
+        (DESCRIBED, [(id_, text) for text, id_ in described.items()]),
+    ):
+        texts = [text for _, text in records]
+        vectors = encoder.encode_texts(texts, progress=progress)
+        datastore.add(texts, vectors, source=source, image_ids=[image for image, _ in records])
     concepts = concept_sentences()
     datastore.add(concepts, encoder.encode_texts(concepts), source=CONCEPTS)
     return datastore

@@ -53,8 +53,10 @@ ATTEMPTS = 20
 """Number of times a pack is read that changes meanwhile."""
 
 BUILTIN = "builtin"
-BUILTINS = (BUILTIN, "builtin-large")
-"""The packs that come with the package; a folder of the same name is meant by ./builtin."""
+FAST = "builtin-fast"
+BUILTINS = (BUILTIN, FAST, "builtin-large")
+"""The packs that come with the package, the last by the name that the first had before it became the default; a folder
+of the same name is meant by ./builtin."""
 
 
 @dataclass(frozen=True, slots=True)
