@@ -81,6 +81,9 @@ _NO_THINGS += "other pair photo picture piece row set side small view"
 _EMPTY = COMMON_WORDS | _HANGING | _listed(_NO_THINGS)
 """Words that name nothing which could be missing."""
 
+_PARTS = _listed("body eyes face fur hair head legs skin")
+"""What everybody has: of "with its eyes" one wants to know what about them."""
+
 LENGTH_TOLERANCE = 6.0
 """Two captions whose lengths differ by this many words agree exp(-1/2) times as much: CIDEr-D's sigma."""
 
@@ -279,7 +282,7 @@ def gather_candidates(
 
 
 def shorten(text: str, evidence: Sequence[Evidence], confidence: float | None = None) -> str:
-    """Return an English sentence without the phrases at its end that hardly any retrieved caption supports.
+    """Return an English sentence without ends that hardly any retrieved caption supports, or that say nothing.
 
     "A plate of food with vegetables and a fish" becomes "A plate of food with vegetables" where no fish was retrieved.
     What is left is no less true, and what is gone seldom was: it came from the sound of sentences, not from a picture.
@@ -299,12 +302,19 @@ def shorten(text: str, evidence: Sequence[Evidence], confidence: float | None = 
     kept, least = len(said), SUPPORTED_UNSURE if unsure else SUPPORTED
     for end in ends:
         things = [word for word in words(" ".join(said[end:kept])) if word not in _EMPTY]
-        if any(max(support[root] for root in roots(word)) < least for word in things):
+        if _goes_without_saying(plain[end:kept]) or any(
+            max(support[root] for root in roots(word)) < least for word in things
+        ):
             kept = end
         elif things:
             break
     stop = "." if text.rstrip().endswith(".") else ""
     return text if kept == len(said) else " ".join(said[:kept]) + stop
+
+
+def _goes_without_saying(phrase: Sequence[str]) -> bool:
+    """Tell whether a phrase only says that somebody has what everybody has."""
+    return len(phrase) > 2 and phrase[-3] == "with" and phrase[-2] in _DETERMINERS and phrase[-1] in _PARTS
 
 
 def _ends(plain: Sequence[str]) -> Iterator[int]:

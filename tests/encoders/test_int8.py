@@ -50,6 +50,27 @@ def test_an_affine_map_becomes_a_product_in_eight_bits() -> None:
     assert np.array_equal(session.run(None, {"x": x[:1]})[0], found[:1])
 
 
+def test_products_that_are_kept_stay_in_float() -> None:
+    random = np.random.default_rng(0)
+    matrices = {name: random.normal(size=(6, 6)).astype(np.float32) for name in ("first", "second")}
+    names = ("x", "middle", "y")
+    nodes = [
+        helper.make_node("MatMul", [before, matrix], [after], name=f"/{matrix}/MatMul")
+        for before, matrix, after in zip(names, matrices, names[1:], strict=False)
+    ]
+    values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", 6]) for name in ("x", "y")]
+    weights = [numpy_helper.from_array(matrix, name) for name, matrix in matrices.items()]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    x = random.normal(size=(4, 6)).astype(np.float32)
+
+    def floats(kept: tuple[str, ...]) -> set[str]:
+        return {node.input[1] for node in quantize(model, [{"x": x}], kept).graph.node if node.op_type == "MatMul"}
+
+    assert floats(("/first/",)) == {"first"}
+    assert floats(()) == set()
+
+
 def test_the_mean_of_one_text_is_that_of_several() -> None:
     x = np.random.default_rng(0).normal(size=(6, 11, 37)).astype(np.float32)
     source = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", "words", 37])

@@ -8,7 +8,7 @@ which is measured once on a few inputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -49,11 +49,18 @@ class Graph:
         return [numpy_helper.from_array(np.ascontiguousarray(values), name) for name, values in self._made.items()]
 
 
-def quantize(model: onnx.ModelProto, feeds: Iterable[Feed]) -> onnx.ModelProto:
-    """Return a float graph whose products with constant matrices are made in 8 bits; channels are measured on feeds."""
+def quantize(model: onnx.ModelProto, feeds: Iterable[Feed], kept: Collection[str] = ()) -> onnx.ModelProto:
+    """Return a float graph whose products with constant matrices are made in 8 bits; channels are measured on feeds.
+
+    Products whose names begin with one of ``kept`` stay in float.
+    """
     model = _make_independent(model)
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
-    products = [node for node in model.graph.node if node.op_type == "MatMul" and node.input[1] in constants]
+    products = [
+        node
+        for node in model.graph.node
+        if node.op_type == "MatMul" and node.input[1] in constants and not node.name.startswith(tuple(kept))
+    ]
     matrices = {node.input[1]: numpy_helper.to_array(constants[node.input[1]]) for node in products}
     largest = _largest(model, sorted({node.input[0] for node in products}), feeds)
     scales = {
