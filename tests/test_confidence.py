@@ -79,6 +79,8 @@ def test_features_are_what_they_are_called():
     among = by_consensus([item.text for item in EVIDENCE], nothing, EVIDENCE)
     np.testing.assert_allclose(rows["agreement"], among.mean())
     assert rows["support"][0] > rows["support"][1]
+    assert rows["words"].tolist() == [5, 3]
+    assert rows["things"].tolist() == [1, 1]  # grass is none of COCO's kinds of objects
 
 
 def test_a_caption_does_not_support_itself():
@@ -389,6 +391,19 @@ def test_a_damaged_file_is_named(tmp_path: Path, content: str):
     path.write_text(content)
     with pytest.raises(PackError, match=r"confidence\.json"):
         Calibration.load(path)
+
+
+def test_a_calibration_of_an_earlier_pack_counts_what_it_knows(tmp_path: Path):
+    Calibration(-1.5, tuple(range(len(FEATURES))), "ols", 12, "made up").save(tmp_path / CONFIDENCE)
+    content = json.loads((tmp_path / CONFIDENCE).read_text())
+    for later in ("words", "things"):
+        del content["calibration"]["weights"][later]
+    (tmp_path / CONFIDENCE).write_text(json.dumps(content))
+    assert Calibration.load(tmp_path / CONFIDENCE).weights == (0, 1, 2, 3, 4, 0, 0)
+    del content["calibration"]["weights"]["nearest"]
+    (tmp_path / CONFIDENCE).write_text(json.dumps(content))
+    with pytest.raises(PackError, match="not those of this version"):
+        Calibration.load(tmp_path / CONFIDENCE)
 
 
 def test_a_file_comes_back(tmp_path: Path):

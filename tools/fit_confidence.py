@@ -1,15 +1,15 @@
 """Fit the confidence of the built-in pack, and write it into the package.
 
-    python tools/fit_confidence.py --flickr8k DIR --work DIR --tested FILE [--pack NAME] [--readings FILE] [--lm NAME]
+    python tools/fit_confidence.py --flickr8k DIR [--work DIR --tested FILE] [--pack NAME] [--readings FILE] [--lm NAME]
 
 ``--flickr8k`` holds ``images/``, ``captions.token.txt``, ``dev.txt``, ``test.txt`` and ``expert_annotations.txt``;
 ``--work`` is the folder ``train_eyes.py`` worked in, and ``--tested`` a file with the numbers of COCO's test pictures
-(``.npy``). Fitted are the judge, on what the experts said, and the calibration, on that and on the captioner's own
-captions of Flickr8k dev and of the pictures the eyes were not trained on: of COCO, of Conceptual Captions, those that
-we described, and of the sets with names. The judge labels these. All sets have equal weight. ``--readings`` are
-captions that people read beside their pictures, a line of json each: ``{"image": PATH, "caption": TEXT, "right":
-SHARE}`` of the readers; they weigh twice as much as all the others, and are also what the result is tested on, in
-turns. Only a few numbers are written.
+(``.npy``); without them, its pictures are left out. Fitted are the judge, on what the experts said, and the
+calibration, on that and on the captioner's own captions of Flickr8k dev and of the pictures the eyes were not trained
+on: of COCO, of Conceptual Captions, those that we described, and of the sets with names. The judge labels these. All
+sets have equal weight. ``--readings`` are captions that people read beside their pictures, a line of json each:
+``{"image": PATH, "caption": TEXT, "right": SHARE}`` of the readers; they weigh twice as much as all the others, and are
+also what the result is tested on, in turns. Only a few numbers are written.
 """
 
 from __future__ import annotations
@@ -102,15 +102,17 @@ def main() -> None:
     """Fit and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--flickr8k", type=Path, required=True)
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--tested", type=Path, required=True)
+    parser.add_argument("--work", type=Path)
+    parser.add_argument("--tested", type=Path)
     parser.add_argument("--lm", default=LANGUAGE_MODEL, help="whose sentences are judged too; none for no model")
     parser.add_argument("--pack", choices=(pack.BUILTIN, pack.FAST), default=pack.BUILTIN)
     parser.add_argument("--readings", type=Path)
     parser.add_argument("--out", type=Path, default=Path(recap.__file__).parent / "data")
     arguments = parser.parse_args()
     captioner = builtin_captioner(arguments.pack, arguments.lm)
-    world = World(arguments.work, {int(n) for n in np.load(arguments.tested)})
+    if (arguments.work is None) != (arguments.tested is None):
+        parser.error("--work and --tested belong together")
+    world = World(arguments.work, {int(n) for n in np.load(arguments.tested)}) if arguments.work else None
     rated, own = experts(captioner, arguments.flickr8k), own_sets(captioner, arguments.flickr8k, world)
     read = readings(captioner, arguments.readings) if arguments.readings else None
     if read is not None:
@@ -146,10 +148,11 @@ def experts(captioner: ReCap, folder: Path) -> Experts:
     )
 
 
-def own_sets(captioner: ReCap, flickr8k: Path, world: World) -> list[OwnCaptions]:
+def own_sets(captioner: ReCap, flickr8k: Path, world: World | None) -> list[OwnCaptions]:
     """Return own captions of Flickr8k dev and of what the eyes were not trained on."""
     known_sets = [flickr8k_pictures(captioner, flickr8k, "dev").part(np.arange(PICTURES))]
-    known_sets += [held_out_pictures(captioner, world, kind) for kind in ("coco", "conceptual", DESCRIBED, "named")]
+    if world is not None:
+        known_sets += [held_out_pictures(captioner, world, kind) for kind in ("coco", "conceptual", DESCRIBED, "named")]
     unit = unit_of(captioner, known_sets[0])
     sets = []
     for known in known_sets:

@@ -1,8 +1,9 @@
 """How likely people are to call a caption right.
 
-A logistic regression on five numbers that every caption has, whoever wrote it: how well it fits the image, how well
+A logistic regression on seven numbers that every caption has, whoever wrote it: how well it fits the image, how well
 the nearest retrieved caption does, how much the retrieved captions agree with it, how much they agree with each
-other, and how quickly they fall off. What "right" means comes from people; see ``recap.fitting.confidence``.
+other, how quickly they fall off, and how much the caption says: its words, and the things it names. What "right" means
+comes from people; see ``recap.fitting.confidence``.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ import numpy.typing as npt
 
 from recap.errors import InputError, PackError
 from recap.files import write_json
+from recap.language.words import named, words
 from recap.selection import by_consensus
 from recap.types import Caption, Evidence
 
 Floats = npt.NDArray[np.float64]
 
-FEATURES = ("cosine", "nearest", "support", "agreement", "spread")
+FEATURES = ("cosine", "nearest", "support", "agreement", "spread", "words", "things")
+EARLIER = FEATURES[:5]
+"""What a calibration of earlier packs knows of; the others count for nothing there."""
 DEPTH = 30
 """Number of the nearest captions that count, so that k and pool do not matter where they are larger."""
 
@@ -43,6 +47,8 @@ def features(texts: Sequence[str], cosines: npt.ArrayLike, evidence: Sequence[Ev
     rows[:, 2] = votes[: len(texts)]
     rows[:, 3] = votes[len(texts) :].mean()
     rows[:, 4] = similarities[0] - similarities.mean()
+    rows[:, 5] = [len(words(text)) for text in texts]
+    rows[:, 6] = [len(named(text)) for text in texts]
     return rows
 
 
@@ -90,9 +96,9 @@ class Calibration:
         values = read_section(path, "calibration")
         try:
             weights = values.pop("weights")
-            if weights.keys() != set(FEATURES):
+            if weights.keys() not in (set(FEATURES), set(EARLIER)):
                 raise PackError(f"{path}: its features are not those of this version of recap; fit it again")
-            return cls(**values, weights=tuple(float(weights[name]) for name in FEATURES))
+            return cls(**values, weights=tuple(float(weights.get(name, 0)) for name in FEATURES))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise PackError(f"{path}: not a calibration of confidence ({error!r})") from error
 
