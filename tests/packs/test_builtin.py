@@ -39,6 +39,13 @@ def test_captions_are_chosen_once_each_and_always_the_same():
     assert choose_captions(noisy, 1000) == records
 
 
+def test_a_caption_in_capitals_is_put_into_small_letters():
+    assert choose_captions([("a", "THERE IS A CUP"), ("b", "A TV on a desk")], 0) == [
+        ("a", "There is a cup"),
+        ("b", "A TV on a desk"),
+    ]
+
+
 def test_every_picture_gives_its_most_typical_caption_before_any_gives_another():
     said = ["a dog on a beach", "a brown dog on a beach", "my best friend", "a dog on a sunny beach", "two eyes"]
     records = [(image, f"{text} {image}") for image in "pqrs" for text in said]

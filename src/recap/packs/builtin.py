@@ -40,6 +40,8 @@ CONCEPTS = "concepts"
 _ASSET = "coco-captions-train"
 _SEED = 2024
 _WORDS = range(2, 26)
+_CHOICE = "most typical, in small letters"
+"""Changes whenever ``choose_captions`` chooses or writes others."""
 
 
 def own_name(name: str) -> str:
@@ -69,11 +71,12 @@ def choose_captions(records: Sequence[tuple[str, str]], count: int) -> list[tupl
     """Return ``count`` (image id, caption) records (0: all) of 2 to 25 words, no caption twice, always the same.
 
     Every picture gives its most typical caption before any gives a second one: what several people say of a picture is
-    more often true of others like it than what one of them noticed.
+    more often true of others like it than what one of them noticed. What is all in capitals is put into small letters.
     """
     unique: dict[str, tuple[str, str]] = {}
     for image_id, caption in records:
         text = " ".join(caption.split())
+        text = text.capitalize() if text.isupper() else text
         if len(text.split()) in _WORDS:
             unique.setdefault(text.casefold().rstrip(" ."), (image_id, text))
     known = list(unique.values())
@@ -111,7 +114,7 @@ def packaged_file(file: str, name: str = pack.BUILTIN) -> Path:
 def _version(name: str) -> str:
     """Return a short name for all that makes a pack, so that one made by an older recap is not taken for it."""
     contents = (packaged_file(file, name).read_bytes() for file in (pack.STATISTICS, pack.ALIGNMENT))
-    words = f"{__version__} {LANGUAGE_MODEL} {Settings()} {concept_sentences()} {described_captions()}"
+    words = f"{__version__} {LANGUAGE_MODEL} {Settings()} {_CHOICE} {concept_sentences()} {described_captions()}"
     return hashlib.sha256(b"".join([words.encode(), *contents])).hexdigest()[:12]
 
 
