@@ -302,9 +302,7 @@ def shorten(text: str, evidence: Sequence[Evidence], confidence: float | None = 
     kept, least = len(said), SUPPORTED_UNSURE if unsure else SUPPORTED
     for end in ends:
         things = [word for word in words(" ".join(said[end:kept])) if word not in _EMPTY]
-        if _goes_without_saying(plain[end:kept]) or any(
-            max(support[root] for root in roots(word)) < least for word in things
-        ):
+        if _says_nothing(plain[end:kept]) or any(max(support[root] for root in roots(word)) < least for word in things):
             kept = end
         elif things:
             break
@@ -312,9 +310,10 @@ def shorten(text: str, evidence: Sequence[Evidence], confidence: float | None = 
     return text if kept == len(said) else " ".join(said[:kept]) + stop
 
 
-def _goes_without_saying(phrase: Sequence[str]) -> bool:
-    """Tell whether a phrase only says that somebody has what everybody has."""
-    return len(phrase) > 2 and phrase[-3] == "with" and phrase[-2] in _DETERMINERS and phrase[-1] in _PARTS
+def _says_nothing(phrase: Sequence[str]) -> bool:
+    """Tell whether a phrase only says that somebody has what everybody has, or was never finished."""
+    has = len(phrase) > 2 and phrase[-3] == "with" and phrase[-2] in _DETERMINERS and phrase[-1] in _PARTS
+    return has or list(phrase) == ["and"]
 
 
 def _ends(plain: Sequence[str]) -> Iterator[int]:
@@ -322,7 +321,8 @@ def _ends(plain: Sequence[str]) -> Iterator[int]:
     for place in range(len(plain) - 1, 1, -1):
         told = plain[place - 1] in ("is", "are") and plain[place] not in _DOING  # where something is
         link = plain[place] in _LINKS and not told
-        if link or (plain[place] == "and" and plain[place + 1] in _DETERMINERS):
+        another = plain[place] == "and" and _DETERMINERS.issuperset(plain[place + 1 : place + 2])  # or nothing at all
+        if link or another:
             end = place
             while end and plain[end - 1] in _HANGING:
                 end -= 1
