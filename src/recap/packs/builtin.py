@@ -37,6 +37,8 @@ LANGUAGE_MODEL = "writer"
 SOURCE = "coco-train2014"
 DESCRIBED = "described"
 CONCEPTS = "concepts"
+_DATA = Path(__file__).parent.parent / "data"
+_SENTENCES, _DESCRIBED = _DATA / "concepts" / "en.txt", _DATA / "described" / "en.jsonl"
 _ASSET = "coco-captions-train"
 _SEED = 2024
 _WORDS = range(2, 26)
@@ -105,7 +107,7 @@ def _by_typicality(places: Sequence[int], said: Sequence[set[str]]) -> list[int]
 
 def packaged_file(file: str, name: str = pack.BUILTIN) -> Path:
     """Return the path of a data file of a built-in pack inside the package."""
-    path = Path(__file__).parent.parent / "data" / own_name(name) / file
+    path = _DATA / own_name(name) / file
     if not path.is_file():
         raise AssetError(f"this installation of recap has no built-in pack: {path} is missing; install it again")
     return path
@@ -113,8 +115,9 @@ def packaged_file(file: str, name: str = pack.BUILTIN) -> Path:
 
 def _version(name: str) -> str:
     """Return a short name for all that makes a pack, so that one made by an older recap is not taken for it."""
-    contents = (packaged_file(file, name).read_bytes() for file in (pack.STATISTICS, pack.ALIGNMENT))
-    words = f"{__version__} {LANGUAGE_MODEL} {Settings()} {_CHOICE} {concept_sentences()} {described_captions()}"
+    ours = (packaged_file(file, name) for file in (pack.STATISTICS, pack.ALIGNMENT))
+    words = f"{__version__} {LANGUAGE_MODEL} {Settings()} {_CHOICE}"
+    contents = (path.read_bytes() for path in (_SENTENCES, _DESCRIBED, *ours))
     return hashlib.sha256(b"".join([words.encode(), *contents])).hexdigest()[:12]
 
 
@@ -154,14 +157,12 @@ def _same_captions(encoder: Encoder, captions: int) -> Datastore | None:
 
 def concept_sentences() -> list[str]:
     """Return our own sentences about things and scenes."""
-    path = Path(__file__).parent.parent / "data" / "concepts" / "en.txt"
-    return [line for line in path.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
+    return [line for line in _SENTENCES.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
 
 
 def described_captions() -> dict[str, list[str]]:
     """Return our own captions of pictures that are not of COCO, by the names of these."""
-    path = Path(__file__).parent.parent / "data" / "described" / "en.jsonl"
-    lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    lines = map(json.loads, _DESCRIBED.read_text(encoding="utf-8").splitlines())
     return {line["picture"]: line["captions"] for line in lines}
 
 
