@@ -271,9 +271,9 @@ class ReCap(FittedPack):
 
     def _select(self, proposals: Proposals) -> Caption:
         ranked = proposals.ranked(self.selection, self.settings.pool)
-        best, evidence = self._without_doubtful_end(ranked[0], proposals), proposals.evidence
+        best, confidence = self._without_doubtful_end(ranked[0], proposals)
         kept = [best, *(candidate for candidate in ranked if candidate.text != best.text)][:KEPT_CANDIDATES]
-        shown, confidence = evidence[: self.settings.k], self._confidence(best, evidence)
+        shown = proposals.evidence[: self.settings.k]
         return Caption(best.text, best.cosine, shown, tuple(kept), self.selection, confidence)
 
     def _confidence(self, best: Candidate, evidence: Sequence[Evidence]) -> float | None:
@@ -281,16 +281,16 @@ class ReCap(FittedPack):
             return None
         return self.calibration.confidence(best.text, best.cosine, evidence)
 
-    def _without_doubtful_end(self, best: Candidate, proposals: Proposals) -> Candidate:
-        """Return a draft without an end that rests on nothing, if the rule and the language allow it."""
-        if best.origin != "lm" or not is_english(self.settings.language) or not RULES.get(self.selection).shortens:
-            return best
+    def _without_doubtful_end(self, best: Candidate, proposals: Proposals) -> tuple[Candidate, float | None]:
+        """Return a draft without an end that rests on nothing, if rule and language allow it, and its confidence."""
         confidence = self._confidence(best, proposals.evidence)
-        text = shorten(best.text, proposals.evidence[: self.settings.pool], confidence)
-        if text == best.text:
-            return best
+        if best.origin != "lm" or not is_english(self.settings.language) or not RULES.get(self.selection).shortens:
+            return best, confidence
+        if (text := shorten(best.text, proposals.evidence[: self.settings.pool], confidence)) == best.text:
+            return best, confidence
         row = self.alignment.transform_texts(self.encoder.encode_texts([text]))[0]
-        return replace(best, text=text, cosine=float(row @ proposals.query), logprob=None)
+        shorter = replace(best, text=text, cosine=float(row @ proposals.query), logprob=None)
+        return shorter, self._confidence(shorter, proposals.evidence)
 
 
 def raise_error(result: Result | ImageError) -> Result:

@@ -245,7 +245,7 @@ _BEFORE_FRUIT, _AFTER_FRUIT = ({*_WORDS[name].split(", ")} for name in ("before_
 def named(text: str) -> tuple[Kinds, ...]:
     """Return the things that a text names, in its order: for each the kinds of objects its name may stand for."""
     tokens = _tokens(text)
-    found = _scan(tokens, _names())
+    found = _scan(tokens, _names)
     starts, modifiers = {start for start, _, _ in found}, _listed(MODIFIERS)
     things = [kinds for start, end, kinds in found if not (tokens[start] in modifiers and end in starts)]
     return tuple(kinds for kinds in (*things, ("orange",) if _is_fruit(tokens) else ()) if kinds)
@@ -254,7 +254,7 @@ def named(text: str) -> tuple[Kinds, ...]:
 @lru_cache(maxsize=1 << 16)
 def shown(text: str) -> frozenset[str]:
     """Return the kinds of things in a picture that somebody describes so: those named, and those hinted at."""
-    hints = _scan(_tokens(text), _hints())
+    hints = _scan(_tokens(text), _hints)
     return frozenset(kind for kinds in (*named(text), *(kinds for _, _, kinds in hints)) for kind in kinds)
 
 
@@ -263,12 +263,12 @@ def _tokens(text: str) -> list[str]:
     return [word.removesuffix("'s").replace("'", "") for word in words(plain)]
 
 
-def _scan(tokens: Sequence[str], phrases: _Names) -> list[tuple[int, int, Kinds]]:
+def _scan(tokens: Sequence[str], listed: Callable[[], _Names]) -> list[tuple[int, int, Kinds]]:
     """Return where phrases begin and end and what they stand for; a longer one goes before the words in it."""
-    longest = max(map(len, phrases))
+    phrases, longest = listed(), _longest(listed)
     found, place = [], 0
     while place < len(tokens):
-        for end in range(min(place + longest, len(tokens)), place, -1):
+        for end in range(min(place + longest.get(tokens[place], 0), len(tokens)), place, -1):
             kinds = phrases.get(tuple(tokens[place:end]))
             if kinds is not None:
                 found.append((place, end, kinds))
@@ -277,6 +277,12 @@ def _scan(tokens: Sequence[str], phrases: _Names) -> list[tuple[int, int, Kinds]
         else:
             place += 1
     return found
+
+
+@cache
+def _longest(listed: Callable[[], _Names]) -> dict[str, int]:
+    """Return of each word that begins a phrase how many words the longest of these has."""
+    return {phrase[0]: len(phrase) for phrase in sorted(listed(), key=len)}
 
 
 def _is_fruit(tokens: Sequence[str]) -> bool:
