@@ -19,11 +19,11 @@ from recap.batch.metadata import read_description
 from recap.captioner import ReCap
 from recap.cli.main import cli
 from recap.cli.terminal import Printer
-from recap.confidence import Calibration
+from recap.confidence import FEATURES, Calibration
 from recap.errors import InputError
 from recap.types import Caption, Pair
 
-COSINE_ONLY = (6.0, 0.0, 0.0, 0.0, 0.0)
+COSINE_ONLY = (6.0, *(0.0 for _ in FEATURES[1:]))
 
 
 @pytest.fixture(autouse=True)

@@ -102,8 +102,9 @@ def test_the_pack_is_made_of_coco_our_own_captions_and_concepts(made: tuple[Path
     assert coco == choose_captions([(str(number), text) for number, text in said], 24)
     assert [row.text for row in rows if row.source == CONCEPTS] == concept_sentences()
     ours = [(row.image_id, row.text) for row in rows if row.source == DESCRIBED]
-    assert {text for _, text in ours} == {text for texts in described_captions().values() for text in texts}
-    assert all(text in described_captions()[image] for image, text in ours)
+    described = described_captions()
+    assert {text for _, text in ours} == {text for texts in described.values() for text in texts}
+    assert all(text in described[image] for image, text in ours)
     assert len(rows) == 24 + len(ours) + len(concept_sentences())
     packaged = LinearAlignment.load(packaged_file(ALIGNMENT))
     np.testing.assert_array_equal(captioner.alignment.W_, packaged.W_)

@@ -22,7 +22,7 @@ import uvicorn
 from fastapi.testclient import TestClient
 
 from recap import ReCap
-from recap.confidence import Calibration
+from recap.confidence import FEATURES, Calibration
 from recap.selection import RULES, describe_choice
 from recap.server import ServerConfig, create_app
 
@@ -348,7 +348,9 @@ def test_a_key_opens_the_service(open_page: Open, red: bytes):
 def test_an_unsure_caption_has_a_mark_and_a_word(open_page: Open, shared_pack: Path, red: bytes, tmp_path: Path):
     captioner = ReCap.from_pretrained(shared_pack)
     for confidence, marked in ((0.2, True), (0.8, False)):
-        captioner.calibration = Calibration(math.log(confidence / (1 - confidence)), (0.0,) * 5, "ols", 20, "made up")
+        captioner.calibration = Calibration(
+            math.log(confidence / (1 - confidence)), (0.0,) * len(FEATURES), "ols", 20, "made up"
+        )
         captioner.save_pretrained(tmp_path / str(confidence))
         page = open_page(tmp_path / str(confidence))
         drop(page, "wall.png", red)
