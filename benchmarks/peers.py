@@ -38,7 +38,7 @@ WORDS = 12
 PROMPT, SAMPLES, TOKENS = 220, 10, 20
 VOCABULARY = {"t5": 32128, "gpt2": 50257}
 PICTURES = Path(__file__).parents[1] / "examples" / "pictures"
-EYES, TEXT, WRITER = 1.3e9, 0.31e9, 6e6
+EYES, TEXT, WRITER = 5.9e9, 0.31e9, 6e6
 """Multiplications with additions: of a picture, of a text of 15 tokens, of a word of the writer."""
 FIT = {"images": 20_000, "captions": 5, "dimension": 1024}
 SEARCH = {"rows": 200_000, "dimension": 1024, "k": 13}
