@@ -7,7 +7,7 @@
 (``.npy``); without them, its pictures are left out. Fitted are the judge, on what the experts said, and the
 calibration, on that and on the captioner's own captions of Flickr8k dev and of the pictures the eyes were not trained
 on: of COCO, of Conceptual Captions, those that we described, and of the sets with names. The judge labels these. All
-sets have equal weight. ``--readings`` are captions that people read beside their pictures, a line of json each:
+sets have equal weight. ``--readings`` are captions that readers judged beside their pictures, a line of json each:
 ``{"image": PATH, "caption": TEXT, "right": SHARE}`` of the readers; they weigh twice as much as all the others, and are
 also what the result is tested on, in turns. Only a few numbers are written.
 """
@@ -87,7 +87,7 @@ class OwnCaptions:
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """Captions that people read beside their pictures."""
+    """Captions that readers judged beside their pictures."""
 
     rows: Floats
     right: Floats
@@ -202,7 +202,7 @@ def fit(
     if read is not None:
         rows, labels = [*rows, read.rows], [*labels, read.right]
         weights.append(np.full(len(read.right), READ * each * len(weights) / len(read.right)))
-        pictures, source = pictures + len(np.unique(read.owners)), f"{source}, and own captions that people read"
+        pictures, source = pictures + len(np.unique(read.owners)), f"{source}, and own captions that readers judged"
     calibration = Calibration.fit(
         np.concatenate(rows),
         np.concatenate(labels),
