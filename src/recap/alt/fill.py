@@ -29,7 +29,7 @@ PAGE_SUFFIXES = frozenset({".html", ".htm"})
 MARK = ' data-alt-source="recap"'
 """The attribute that says a machine wrote the text beside it."""
 SAFE = 0.6
-"""Captions less sure are withheld unless a bound is given: of 199 above it that were read one was wrong."""
+"""Captions less sure are withheld unless a bound is given: of 199 above it one was wrong to one of its two readers."""
 
 Status = Literal[
     "filled", "described", "decorative", "remote", "embedded", "template", "sourceless", "unreadable", "withheld"
