@@ -16,6 +16,7 @@ from PIL import Image
 from recap.assets import ASSETS, Asset, fetch, is_cached
 from recap.assets.registry import LocalFile
 from recap.encoders.builtin import cut, dinov2_part, first_part, part_sha256, smaller_dinov2
+from recap.encoders.int8 import saturates
 from recap.encoders.onnx import Chain
 from recap.encoders.preprocess import Preprocess
 from recap.errors import AssetError
@@ -84,7 +85,8 @@ def test_dinov2_in_eight_bits_sees_what_it_sees_in_float() -> None:
     cosines = (exact * ours).sum(-1) / np.linalg.norm(exact, axis=-1) / np.linalg.norm(ours, axis=-1)
     assert cosines.mean() > 0.995
     assert cosines.min() > 0.99
-    assert dinov2_part().stat().st_size < 1 / 3 * fetch("dinov2").stat().st_size
+    share = 0.54 if saturates() else 0.31  # without VNNI each matrix in 8 bits is the sum of two
+    assert dinov2_part().stat().st_size < share * fetch("dinov2").stat().st_size
 
 
 def test_an_unknown_tensor_is_named(two_steps: Path) -> None:
